@@ -148,8 +148,8 @@ def test_the_model_says_what_it_cannot_do(words: list[str], said: str):
 
 
 def test_what_is_unknown_or_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(LabError, match="no experiment of S2 is called s2-fig99"):
-        commands.choose(["s2-fig99"])
+    with pytest.raises(LabError, match="no experiment is called s2-fig99; there are: s2-fig6"):
+        commands.main(["s2-fig99"])
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(LabError, match="ns-2 is not installed"):
         engine.results([Run()], tmp_path)

@@ -12,14 +12,14 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from enkaku_lab import wan
 from enkaku_lab.peers import disk_url, enkaku, need, openmpi
-from enkaku_lab.process import Completed, LabError, Peer, run
+from enkaku_lab.process import Completed, LabError, Peer, peer, run
 
 LOCAL, SEPARATE, MERGED = "local", "separate", "merged"
 SHAPES = (LOCAL, SEPARATE, MERGED)
@@ -178,7 +178,7 @@ class Cluster:
             return Volume(node, self.mount, self.disks[disk])
         network = MESSAGES if self.shape == MERGED else STORAGE
         target = len(self.computing) + disk + 1
-        url = disk_url(f"{network}.{target}:{PORT}", _iqn(target), 0)
+        url = disk_url(f"{network}.{target}:{PORT}", iqn(target), 0)
         front = self.folder / "front"
         argv = [enkaku.binary(), "attach", url, "--fuse", front, *self.options]
         argv += ["--initiator-name", f"{enkaku.IQN}-{self.lab.name}-{node.name}"]
@@ -250,37 +250,34 @@ def cluster(
     with ExitStack() as stack:
         networks = 2 if shape == SEPARATE else 1
         lab = stack.enter_context(wan.star(2 * computing, networks, line.words(), folder))
-        disks = [_disk(folder / f"disk-{number}.img", volume_bytes) for number in range(computing)]
+        disks = [disk(folder / f"disk-{number}.img", volume_bytes) for number in range(computing)]
         made = Cluster(lab, shape, folder, [], disks, list(options))
         for path in (made.mount, folder / "front"):
             path.mkdir()
         stack.callback(made.end)
         made.computing = [Node(lab, number + 1, folder) for number in range(computing)]
         if shape != LOCAL:
-            for number, disk in enumerate(disks, computing + 1):
-                made.targets.append(_serve(lab, number, disk, folder))
-                stack.callback(made.targets[-1].stop)
+            for number, path in enumerate(disks, computing + 1):
+                made.targets.append(stack.enter_context(serve(lab, number, path, folder)))
         yield made
 
 
-def _serve(lab: wan.Lab, number: int, disk: Path, folder: Path) -> Peer:
-    """One target node, which serves on all its networks."""
-    argv = [enkaku.binary(), "serve", "--lun", disk, "--iqn", _iqn(number)]
-    argv += ["--listen", f"0.0.0.0:{PORT}"]
-    serving = Peer(lab.exec(f"node{number}", argv), folder / f"serve-{number}.log")
-    try:
+@contextmanager
+def serve(lab: wan.Lab, number: int, path: Path, logs: Path, options: list[object] = ()) -> Iterator[Peer]:
+    """`enkaku serve` at a target node, on all its networks."""
+    argv = [enkaku.binary(), "serve", "--lun", path, "--iqn", iqn(number), "--listen", f"0.0.0.0:{PORT}"]
+    with peer(lab.exec(f"node{number}", [*argv, *options]), logs / f"serve-{number}.log") as serving:
         serving.wait_for_output("listening on")
-    except BaseException:
-        serving.stop()
-        raise
-    return serving
+        yield serving
 
 
-def _iqn(number: int) -> str:
+def iqn(number: int) -> str:
+    """Of a target node."""
     return f"{enkaku.IQN}-node{number}"
 
 
-def _disk(path: Path, size: int) -> Path:
+def disk(path: Path, size: int) -> Path:
+    """A file of that many bytes, none of them written."""
     with path.open("wb") as file:
         file.truncate(size)
     return path
@@ -306,11 +303,12 @@ def add_options(parser: argparse.ArgumentParser, page: str) -> None:
     parser.add_argument("--docs", type=Path, metavar="DIR", help=f"write DIR/{page}, too")
 
 
-def chosen(names: list[str]) -> list[str]:
-    """The named shapes; all, where none is named."""
-    if unknown := [name for name in names if name not in SHAPES]:
-        raise LabError(f"no storage is called {unknown[0]}; there are: {', '.join(SHAPES)}")
-    return [shape for shape in SHAPES if shape in names] or list(SHAPES)
+def chosen(names: list[str], known: Iterable[str] = SHAPES) -> list[str]:
+    """The named ones of what there is; all, where none is named."""
+    known = list(known)
+    if unknown := [name for name in names if name not in known]:
+        raise LabError(f"no storage is called {unknown[0]}; there are: {', '.join(known)}")
+    return [name for name in known if name in names] or known
 
 
 def shown_late(late: float) -> str:

@@ -5,8 +5,6 @@ are drawn. Transfers that several figures need run once.
 """
 
 import argparse
-import importlib
-import pkgutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +12,6 @@ from pathlib import Path
 
 from enkaku_lab import OUT, data, docs, experiments, figure, machine, story, table, wan
 from enkaku_lab.claims import Claim, markdown
-from enkaku_lab.process import LabError
 from enkaku_lab.progress import say
 from enkaku_lab.story import Numbers
 from enkaku_lab.transfers import (
@@ -66,12 +63,7 @@ QUICK_RTTS_MS = (0, 5, 20)
 
 
 def load() -> dict[str, Trace]:
-    found = []
-    for module in pkgutil.iter_modules(experiments.__path__):
-        loaded = importlib.import_module(f"{experiments.__name__}.{module.name}")
-        if hasattr(loaded, "TRACE"):
-            found.append(loaded.TRACE)
-    return {one.name: one for one in sorted(found, key=lambda one: int(one.name[6:]))}
+    return experiments.declared("TRACE")
 
 
 def main(arguments: list[str]) -> None:
@@ -86,10 +78,7 @@ def main(arguments: list[str]) -> None:
         help="write what is committed there again, from its CSV; pictures stay as they are",
     )
     options = parser.parse_args(arguments)
-    known = load()
-    if unknown := [name for name in options.names if name not in known and name != "all"]:
-        raise LabError(f"no figure is called {unknown[0]}; there are: {', '.join(known)} (or all)")
-    chosen = [one for one in known.values() if one.name in options.names or "all" in options.names]
+    chosen = experiments.choose(options.names, "TRACE")
     if options.again:
         print(f"Report: {again(chosen, options.again)}")
         return

@@ -21,7 +21,7 @@ from pathlib import Path
 from enkaku_lab import cluster, machine, wan
 from enkaku_lab.cluster import LATE, MERGED, MESSAGES, PORT, Cluster, Line, Node, Seen
 from enkaku_lab.peers import btio, disk_url, enkaku, need, tgt
-from enkaku_lab.process import LabError, Peer, peer
+from enkaku_lab.process import LabError, Peer
 from enkaku_lab.progress import say
 from enkaku_lab.results import Results, median
 from enkaku_lab.table import GAP, fenced, render
@@ -138,7 +138,7 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     quick = options.quick
     study = Study(
-        options.scale * (0.2 if quick else 1.0), options.nodes, options.rtt, chosen(options.names),
+        options.scale * (0.2 if quick else 1.0), options.nodes, options.rtt, cluster.chosen(options.names, POLICIES),
         options.classes, options.limit, options.compute_ms // (5 if quick else 1),
         4.0 if quick else 20.0, options.seconds or (6 if quick else 80),
         options.repeat or (1 if quick else 5),
@@ -157,12 +157,6 @@ def main(arguments: list[str]) -> None:
         page = options.docs / "s3-beyond.md"
         page.write_text(_page(study, facts, fenced(table, LEGEND)))
         print(f"Page: {page}")
-
-
-def chosen(names: list[str]) -> list[str]:
-    if unknown := [name for name in names if name not in POLICIES]:
-        raise LabError(f"no storage is called {unknown[0]}; there are: {', '.join(POLICIES)}")
-    return [name for name in POLICIES if name in names] or list(POLICIES)
 
 
 def need_one(study: Study) -> None:
@@ -214,9 +208,7 @@ def _place(study: Study, policy: Policy | None, folder: Path, source: Path) -> I
         stack.callback(place.end)
         place.computing = [Node(lab, number + 1, folder) for number in range(study.nodes)]
         for number in range(study.nodes) if policy else ():
-            disk = source.with_name(f"disk-{number}")
-            with disk.open("wb") as file:
-                file.truncate(study.part_bytes)
+            disk = cluster.disk(source.with_name(f"disk-{number}"), study.part_bytes)
             stack.callback(disk.unlink)
             stack.enter_context(_target(study, policy, place, number, disk))
         yield place
@@ -226,23 +218,19 @@ def _place(study: Study, policy: Policy | None, folder: Path, source: Path) -> I
 def _target(study: Study, policy: Policy, place: Cluster, number: int, disk: Path) -> Iterator[None]:
     """The target node of a compute node."""
     node = study.nodes + number + 1
+    if policy.ours:
+        limited = ["--dscp", MARK, "--max-rate", study.limit] if policy.qos else []
+        serving = cluster.serve(place.lab, node, disk, place.folder, limited)
+    else:
 
-    def within(argv: list[object]) -> list[object]:
-        return place.lab.exec(f"node{node}", argv)
+        def within(argv: list[object]) -> list[object]:
+            return place.lab.exec(f"node{node}", argv)
 
-    if not policy.ours:
-        with tgt.serve([disk], place.folder, address="0.0.0.0", port=PORT, iqn=_iqn(node), within=within):
-            yield
-        return
-    argv = [enkaku.binary(), "serve", "--lun", disk, "--iqn", _iqn(node), "--listen", f"0.0.0.0:{PORT}"]
-    argv += ["--dscp", MARK, "--max-rate", study.limit] if policy.qos else []
-    with peer(within(argv), place.folder / f"serve-{node}.log") as serving:
-        serving.wait_for_output("listening on")
+        serving = tgt.serve(
+            [disk], place.folder, address="0.0.0.0", port=PORT, iqn=cluster.iqn(node), within=within
+        )
+    with serving:
         yield
-
-
-def _iqn(node: int) -> str:
-    return f"{enkaku.IQN}-node{node}"
 
 
 class Checkpoints:
@@ -314,7 +302,7 @@ class Checkpoints:
     def _copy(self, number: int) -> list[object]:
         node = self._study.nodes + number + 1
         lun = 0 if self._policy.ours else tgt.FIRST_LUN
-        url = disk_url(f"{MESSAGES}.{node}:{PORT}", _iqn(node), lun)
+        url = disk_url(f"{MESSAGES}.{node}:{PORT}", cluster.iqn(node), lun)
         if not self._policy.ours:
             options = ["-n", "-W", "-m", STOCK_AT_ONCE, "-t", "none", "-f", "raw", "-O", "raw"]
             return [need("qemu-img"), "convert", *options, self._source, url]

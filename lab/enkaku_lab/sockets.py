@@ -13,21 +13,25 @@ SAMPLE_S = 0.25
 
 def algorithms(port: int) -> set[str]:
     """The algorithms of the established connections from or to this port at the moment."""
-    return set(ALGORITHMS.findall(_established(port)))
+    return algorithms_and_count(port)[0]
 
 
 def algorithms_and_count(port: int) -> tuple[set[str], int]:
     """The same, and how many connections there are."""
-    listed = _established(port)
+    argv = [need("ss"), *established(port)]
+    return seen(subprocess.run(argv, capture_output=True, text=True, check=False).stdout)
+
+
+def established(port: int) -> list[str]:
+    """What ss is asked for, wherever it runs."""
+    return ["-tinH", "state", "established", f"( sport = :{port} or dport = :{port} )"]
+
+
+def seen(listed: str) -> tuple[set[str], int]:
+    """The algorithms, and how many connections there are, in what ss then says."""
     # A connection is a line, and details in a line that is indented.
     count = sum(1 for line in listed.splitlines() if line and not line[0].isspace())
     return set(ALGORITHMS.findall(listed)), count
-
-
-def _established(port: int) -> str:
-    condition = f"( sport = :{port} or dport = :{port} )"
-    argv = [need("ss"), "-tinH", "state", "established", condition]
-    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
 
 
 class Watch:

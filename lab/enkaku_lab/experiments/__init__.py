@@ -1,6 +1,8 @@
 """Every experiment of the lab: one file each, named after the paper's figure.
 
-A file declares `EXPERIMENT` and the sentence that compares the result with the paper.
+A file declares `EXPERIMENT` and the sentence that compares the result with the paper; those with a
+runner of their own declare `TRACE` of single packets (enkaku_lab.packets), `LOG` of the kernel
+(enkaku_lab.in_guest.senders) or `STUDY` in a simulator (enkaku_lab.ns2) instead.
 """
 
 import importlib
@@ -15,24 +17,24 @@ LAST = "limits"
 
 def load() -> dict[str, Experiment]:
     """By name: papers first, figures in their order."""
-    found = []
-    for module in pkgutil.iter_modules(__path__):
-        loaded = importlib.import_module(f"{__name__}.{module.name}")
-        # Others have runners of their own: STUDY in a simulator (enkaku_lab.ns2), TRACE of single
-        # packets (enkaku_lab.packets).
-        if hasattr(loaded, "EXPERIMENT"):
-            found.append(loaded.EXPERIMENT)
-    return {one.name: one for one in sorted(found, key=_order)}
+    return declared("EXPERIMENT")
 
 
-def _order(experiment: Experiment) -> tuple:
-    paper, _, figure = experiment.name.partition("-fig")
-    return experiment.name == LAST, paper, int(figure or 0)
+def declared(word: str) -> dict:
+    """What the files declare under this word, by its name, in the same order."""
+    modules = [importlib.import_module(f"{__name__}.{one.name}") for one in pkgutil.iter_modules(__path__)]
+    found = [getattr(module, word) for module in modules if hasattr(module, word)]
+    return {one.name: one for one in sorted(found, key=lambda one: _order(one.name))}
 
 
-def choose(names: list[str]) -> list[Experiment]:
-    """The named ones, in the lab's order; `all` is every one."""
-    known = load()
+def _order(name: str) -> tuple:
+    paper, _, figure = name.partition("-fig")
+    return name == LAST, paper, int(figure or 0)
+
+
+def choose(names: Iterable[str], word: str = "EXPERIMENT") -> list:
+    """Those that were named of what is declared under the word, in the lab's order; `all` is every one."""
+    known = declared(word)
     check(names, known)
     return [one for name, one in known.items() if name in names or "all" in names]
 

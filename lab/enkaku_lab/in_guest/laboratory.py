@@ -4,14 +4,15 @@ Everything that is said in seconds there is STRETCH times longer in the guest, a
 """
 
 import json
-import re
+import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 
+from enkaku_lab import sockets
 from enkaku_lab.experiment import STRETCH, Cell, Load
 from enkaku_lab.in_guest import Metered, line, nfs, recipe
-from enkaku_lab.peers import guest_image
+from enkaku_lab.peers import guest_image, iperf3
 from enkaku_lab.peers.guest import Guest
 from enkaku_lab.process import CommandFailed, LabError
 from enkaku_lab.stacks import GaveUp, Reached
@@ -64,16 +65,21 @@ class GuestLaboratory:
         said = order.wait(REAL_S_MAX)
         after = _busy(self._guest.run("head -1 /proc/stat"))
         sender = "" if cell.load.kind == "write" else line.IN_FAR
-        seen = self._guest.run(f"{sender} ss -Htino state established '( sport = :{stack.port} or dport = :{stack.port} )'")
-        reached = of_iperf3(said) if isinstance(stack, GuestTcp) else of_meter(said, cell.load)
+        algorithms, connections = sockets.seen(
+            self._guest.run(f"{sender} ss {shlex.join(sockets.established(stack.port))}")
+        )
+        if isinstance(stack, GuestTcp):
+            # Its connection is gone by now.
+            reached, algorithms = of_iperf3(said)
+        else:
+            reached = of_meter(said, cell.load)
         busy = (after[0] - before[0]) / max(1, after[1] - before[1])
         if busy > BUSY_MAX:
             raise GaveUp(f"the guest's processor was busy for {busy:.0%} of the time: it was the limit")
-        algorithms = sorted(set(re.findall(r"\b(cubic|reno|bbr)\b", seen))) or of_iperf3_congestion(said)
         return {
             "reached": asdict(reached),
-            "congestion_control": algorithms,
-            "connections_seen": len(re.findall(r"\bcwnd:", seen)),
+            "congestion_control": sorted(algorithms),
+            "connections_seen": connections,
             "guest_busy": round(busy, 3),
         }
 
@@ -113,17 +119,12 @@ def tcp_script(cell: Cell, port: int) -> str:
     return f"iperf3 -c {line.FAR} -p {port} -J -t {seconds} {omit} {reverse}"
 
 
-def of_iperf3(said: str) -> Reached:
-    end = json.loads(said)["end"]
-    if "sum_received" not in end or not end["sum_received"]["bytes"]:
+def of_iperf3(said: str) -> tuple[Reached, set[str]]:
+    """And the sender's congestion control. GaveUp where nothing came in the time."""
+    got = iperf3.of_report(said)
+    if not got.bytes:
         raise GaveUp("nothing arrived")
-    got = end["sum_received"]
-    return Reached(got["bytes"], got["seconds"] / STRETCH, 0.0)
-
-
-def of_iperf3_congestion(said: str) -> list[str]:
-    """Of a connection that is gone."""
-    return sorted(set(re.findall(r'"sender_tcp_congestion":\s*"(\w+)"', said)))
+    return Reached(got.bytes, got.seconds / STRETCH, 0.0), {got.congestion_control}
 
 
 def _busy(stat: str) -> tuple[int, int]:

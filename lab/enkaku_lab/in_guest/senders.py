@@ -3,8 +3,6 @@ file of `experiments/`)."""
 
 import argparse
 import gzip
-import importlib
-import pkgutil
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -76,12 +74,7 @@ class Senders:
 
 
 def load() -> dict[str, Senders]:
-    found = []
-    for module in pkgutil.iter_modules(experiments.__path__):
-        loaded = importlib.import_module(f"{experiments.__name__}.{module.name}")
-        if hasattr(loaded, "LOG"):
-            found.append(loaded.LOG)
-    return {one.name: one for one in found}
+    return experiments.declared("LOG")
 
 
 def main(arguments: list[str]) -> None:

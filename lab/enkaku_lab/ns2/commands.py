@@ -1,41 +1,16 @@
 """`python -m enkaku_lab s2 NAME…`: the experiments of S2 (iSCSI-APT), in ns-2 and on real TCP."""
 
 import argparse
-import importlib
-import pkgutil
 from pathlib import Path
 
 from enkaku_lab import experiments
 from enkaku_lab.ns2 import pages, study
 from enkaku_lab.ns2.study import Study
-from enkaku_lab.process import LabError
-
-PREFIX = "s2_"
 
 
 def load() -> dict[str, Study]:
     """Every study by name, figures in their order."""
-    names = [one.name for one in pkgutil.iter_modules(experiments.__path__)]
-    modules = [
-        importlib.import_module(f"{experiments.__name__}.{name}")
-        for name in names
-        if name.startswith(PREFIX)
-    ]
-    return {one.name: one for one in sorted((module.STUDY for module in modules), key=_order)}
-
-
-def _order(one: Study) -> tuple[int, str]:
-    figure = one.name.partition("-fig")[2]
-    return (int(figure) if figure else 99, one.name)
-
-
-def choose(names: list[str]) -> list[Study]:
-    known = load()
-    if unknown := [name for name in names if name not in known and name != "all"]:
-        raise LabError(
-            f"no experiment of S2 is called {unknown[0]}; there are: {', '.join(known)} (or all)"
-        )
-    return [one for name, one in known.items() if name in names or "all" in names]
+    return experiments.declared("STUDY")
 
 
 def main(arguments: list[str]) -> None:
@@ -56,7 +31,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--out", type=Path, default=study.FOLDER, help="default: %(default)s")
     options = parser.parse_args(arguments)
     pace = study.QUICK if options.quick else study.FULL
-    chosen = choose(options.names)
+    chosen = experiments.choose(options.names, "STUDY")
     how = (options.out, options.engine, options.jobs, options.fresh)
     performed = study.perform(chosen, pace, *how)
     for one, svg, sentence in performed:

@@ -1,7 +1,7 @@
 """iperf3: what plain TCP reaches on the same path, the limit in every table."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +28,17 @@ class Transfer:
 
 
 @contextmanager
-def serve(logs: Path, *, address: str = "127.0.0.1", port: int | None = None) -> Iterator[Server]:
+def serve(
+    logs: Path,
+    *,
+    address: str = "127.0.0.1",
+    port: int | None = None,
+    within: Callable[[list[object]], list[object]] = lambda argv: argv,
+) -> Iterator[Server]:
+    """`within` makes of the command the one that runs it elsewhere, which needs a port."""
     port = port or free_port(address)
     argv = [need("iperf3"), "--server", "--bind", address, "--port", port, "--forceflush"]
-    with peer(argv, log_path(logs, "iperf3", port)) as server:
+    with peer(within(argv), log_path(logs, "iperf3", port)) as server:
         server.wait_for_output("Server listening")
         yield Server(server, address, port)
 
@@ -57,7 +64,12 @@ def transfer(
     argv += ["--omit", omit_seconds] if omit_seconds else []
     argv += ["--congestion", congestion_control] if congestion_control else []
     done = run(argv, timeout_s=timeout_s or seconds + omit_seconds + 300)
-    said = json.loads(done.stdout)
+    return of_report(done.stdout, done.cpu_s)
+
+
+def of_report(text: str, cpu_s: float = 0.0) -> Transfer:
+    """What a client's `--json` says, wherever it ran."""
+    said = json.loads(text)
     end = said["end"]
     if "sum_received" not in end:
         raise LabError(f"iperf3: {said.get('error', 'nothing was received')}")
@@ -65,6 +77,6 @@ def transfer(
     return Transfer(
         received["bytes"],
         received["seconds"],
-        done.cpu_s,
+        cpu_s,
         end.get("sender_tcp_congestion", "unknown"),
     )
