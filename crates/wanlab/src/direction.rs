@@ -12,7 +12,6 @@ use crate::gso::{Train, VNET_HDR_LEN};
 use crate::ip::{set_congestion_experienced, traffic_class};
 use crate::link::{Fate, Link, Segment};
 use crate::packet_log::{PacketLog, Times};
-use crate::tun::Tun;
 
 /// The longest frame: IPv6 counts its 40 bytes of header apart from the 65,535 of payload.
 const FRAME_BYTES_MAX: usize = VNET_HDR_LEN + 40 + 65_535;
@@ -50,6 +49,8 @@ pub(crate) struct Direction {
     log: PacketLog,
     /// What waits in each class.
     classes: Vec<ClassLog>,
+    /// Where a packet is read to on a line with classes.
+    arrived: Box<[u8]>,
     /// Used again for each super-packet that is cut.
     pieces: Pieces,
 }
@@ -61,6 +62,7 @@ impl Direction {
             link: Link::new(config),
             log: PacketLog::new(FRAME_BYTES_MAX),
             classes: Vec::new(),
+            arrived: vec![0; FRAME_BYTES_MAX].into(),
             pieces: Pieces::default(),
         }
     }
@@ -74,23 +76,45 @@ impl Direction {
         }
     }
 
-    /// Takes what the sending device has, up to a batch; how many packets that were.
+    /// Takes what the sending device has, up to a batch; how many packets that were. `read` reads
+    /// the next one, if there is one.
+    ///
+    /// The clock is read after the packet, which has come by then. The other way round it would
+    /// leave too soon where this thread loses its processor in between.
     pub(crate) fn receive(
         &mut self,
-        from: &Tun,
+        read: impl Fn(&mut [u8]) -> io::Result<Option<usize>>,
         now_ns: impl Fn() -> u64,
         recorder: &mut Option<Recorder>,
     ) -> io::Result<usize> {
         for received in 0..BATCH {
-            // What leaves by now comes into the log first, where the packet is read to.
-            let now_ns = now_ns();
-            self.advance(now_ns);
-            let Some(len) = from.receive(self.log.space())? else {
-                return Ok(received);
+            let done = if self.link.has_classes() {
+                // What leaves its class by now comes into the log first.
+                self.receive_aside(&read, &now_ns, recorder)?
+            } else {
+                let len = read(self.log.space())?;
+                len.map(|len| self.admit(now_ns(), len, recorder))
             };
-            self.admit(now_ns, len, recorder);
+            if done.is_none() {
+                return Ok(received);
+            }
         }
         Ok(BATCH)
+    }
+
+    fn receive_aside(
+        &mut self,
+        read: impl Fn(&mut [u8]) -> io::Result<Option<usize>>,
+        now_ns: impl Fn() -> u64,
+        recorder: &mut Option<Recorder>,
+    ) -> io::Result<Option<()>> {
+        let mut frame = std::mem::take(&mut self.arrived);
+        let read = read(&mut frame);
+        if let Ok(Some(len)) = read {
+            self.take(now_ns(), &frame[..len], recorder);
+        }
+        self.arrived = frame;
+        Ok(read?.map(|_| ()))
     }
 
     /// Takes a frame from another line.
@@ -396,6 +420,34 @@ mod tests {
             arrived += due(&mut direction, at_ns).len();
         }
         assert_eq!(arrived, 19);
+    }
+
+    #[test]
+    fn a_packet_that_comes_late_in_a_call_takes_the_delay_none_the_less() {
+        use std::cell::Cell;
+
+        const DELAY_NS: u64 = 10_000_000;
+        for classes in [None, Some("strict,ef,rest")] {
+            let delay = std::time::Duration::from_nanos(DELAY_NS);
+            let mut direction = Direction::new(0, &DirectionConfig { delay, ..line(classes) });
+            let (clock_ns, came_ns) = (Cell::new(1_000), Cell::new(None));
+            // The thread stands still for 2.5 ms in the middle of the call, and one comes then.
+            let read = |space: &mut [u8]| {
+                if came_ns.get().is_some() {
+                    return Ok(None);
+                }
+                clock_ns.set(clock_ns.get() + 2_500_000);
+                came_ns.set(Some(clock_ns.get()));
+                let frame = packet(1, 100, 0);
+                space[..frame.len()].copy_from_slice(&frame);
+                Ok(Some(frame.len()))
+            };
+            let received = direction.receive(read, || clock_ns.get(), &mut None).unwrap();
+            assert_eq!(received, 1);
+            direction.advance(u64::MAX);
+            let at_ns = direction.next_delivery_ns().unwrap();
+            assert!(at_ns >= came_ns.get().unwrap() + DELAY_NS, "{classes:?}: {at_ns}");
+        }
     }
 
     proptest! {

@@ -257,7 +257,11 @@ impl Worker {
             for (direction, (source, _)) in self.directions.iter_mut().zip(&self.ends) {
                 if let Source::Device(device) = *source {
                     let from = &self.devices[device];
-                    moved += direction.receive(from, || now_ns(epoch), &mut self.recorder)?;
+                    moved += direction.receive(
+                        |to| from.receive(to),
+                        || now_ns(epoch),
+                        &mut self.recorder,
+                    )?;
                 }
             }
             for line in 0..self.directions.len() {

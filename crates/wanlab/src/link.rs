@@ -239,6 +239,12 @@ impl Link {
         self.jitter.as_ref().is_some_and(Wander::reorders)
     }
 
+    /// Whether what comes waits in a class until [`Link::departure`] takes it.
+    #[must_use]
+    pub fn has_classes(&self) -> bool {
+        self.scheduler.is_some()
+    }
+
     /// Whether the classes would be others.
     #[must_use]
     pub fn changes_classes(&self, config: &DirectionConfig) -> bool {
