@@ -5,12 +5,13 @@
 //! business ([`scsi::SharedStore`]). Not here: moving traffic; who shall be active, which an
 //! operator or a cluster manager says by `enkaku target access set`.
 
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use scsi::{AccessState, PortGroup, SharedStore, Stored, Target};
+use scsi::{AccessState, Changed, Known, PortGroup, SharedState, SharedStore, Target, Versioned};
 use tracing::{error, info};
 
 use crate::config::pair::{ACCESS_STATES, PairSection, word};
@@ -26,22 +27,45 @@ const _: () = assert!(LOOK_EVERY.as_millis() * 4 < scsi::LEASE.as_millis());
 /// Groups that are kept; more daemons than that serve nothing together.
 const GROUPS_MAX: usize = 64;
 
-/// Others that may change the file in between before a change is given up.
-const ATTEMPTS_MAX: usize = 64;
-
 /// A target's part in a pair.
 pub(crate) struct Pair {
     section: PairSection,
     name: String,
     scsi: Target,
     place: Opened,
-    store: Arc<dyn SharedStore>,
+    states: Versioned<Groups>,
+    /// Version of what is in force. Held while another is put in force: two readings at once may
+    /// end in the other order than they began.
+    in_force: Mutex<u64>,
     looking: AtomicBool,
     trouble: Mutex<Option<String>>,
 }
 
 /// States by group, ascending.
-type Groups = Vec<(u16, AccessState)>;
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Groups(Vec<(u16, AccessState)>);
+
+impl SharedState for Groups {
+    type Error = io::Error;
+
+    /// `GROUP STATE`, a line each.
+    fn encode(&self) -> Vec<u8> {
+        let lines = self.0.iter().map(|(group, state)| format!("{group} {}\n", word(*state)));
+        lines.collect::<String>().into_bytes()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, io::Error> {
+        let line = |line: &str| {
+            let (group, state) = line.split_once(' ')?;
+            let (_, state) = ACCESS_STATES.iter().find(|(word, _)| *word == state)?;
+            Some((group.parse().ok()?, *state))
+        };
+        let text = std::str::from_utf8(bytes).ok();
+        let groups = text.and_then(|text| text.lines().take(GROUPS_MAX).map(line).collect());
+        let damaged = || io::Error::new(io::ErrorKind::InvalidData, "it is damaged");
+        groups.map(Self).ok_or_else(damaged)
+    }
+}
 
 impl Pair {
     /// Adds this daemon's group to what is shared, if it is new. May block.
@@ -60,7 +84,8 @@ impl Pair {
             name: name.to_owned(),
             scsi,
             place,
-            store,
+            states: Versioned::new(store),
+            in_force: Mutex::new(0),
             looking: AtomicBool::new(false),
             trouble: Mutex::default(),
         };
@@ -107,24 +132,23 @@ impl Pair {
     }
 
     /// What is shared, as of now. May block.
-    pub(crate) fn groups(&self) -> Result<Groups, String> {
-        Ok(self.load()?.1)
+    pub(crate) fn groups(&self) -> Result<Vec<(u16, AccessState)>, String> {
+        Ok(self.load()?.state.0)
     }
 
     /// Says how well the units can be reached at a group, ours or another's. May block.
     pub(crate) fn set(&self, group: u16, state: AccessState) -> Result<(), String> {
-        let groups =
-            self.change(|groups| match groups.iter_mut().find(|(id, _)| *id == group) {
-                Some((_, known)) => {
-                    *known = state;
-                    Ok(())
-                }
-                None => {
-                    let known: Vec<String> = groups.iter().map(|(id, _)| id.to_string()).collect();
-                    Err(format!("there is no group {group} (there are: {})", known.join(", ")))
-                }
-            })?;
-        self.apply(&groups);
+        let known = self.change(|groups| match groups.iter_mut().find(|(id, _)| *id == group) {
+            Some((_, known)) => {
+                *known = state;
+                Ok(())
+            }
+            None => {
+                let known: Vec<String> = groups.iter().map(|(id, _)| id.to_string()).collect();
+                Err(format!("there is no group {group} (there are: {})", known.join(", ")))
+            }
+        })?;
+        self.apply(&known);
         Ok(())
     }
 
@@ -135,13 +159,7 @@ impl Pair {
 
     /// Looks at everything that is shared. May block.
     fn look(&self) {
-        let groups = self.groups().and_then(|groups| {
-            if groups.is_empty() {
-                return Err(self.cannot(&"they are gone")); // we have added ours
-            }
-            self.apply(&groups);
-            Ok(())
-        });
+        let groups = self.load().map(|known| self.apply(&known));
         let reservations = self.scsi.refresh().map_err(|(lun, error)| {
             format!("the shared reservations of LUN {lun}: {error}; it answers BUSY")
         });
@@ -155,7 +173,7 @@ impl Pair {
         *trouble = now;
     }
 
-    fn join(&self) -> Result<Groups, String> {
+    fn join(&self) -> Result<Known<Groups>, String> {
         let (own, state) = (self.section.group, self.section.state);
         self.change(|groups| {
             if groups.iter().any(|(group, _)| *group == own) {
@@ -170,37 +188,35 @@ impl Pair {
         })
     }
 
-    fn change(&self, change: impl Fn(&mut Groups) -> Result<(), String>) -> Result<Groups, String> {
-        for _ in 0..ATTEMPTS_MAX {
-            let (version, before) = self.load()?;
-            let mut groups = before.clone();
-            change(&mut groups)?;
-            if groups == before {
-                return Ok(groups);
+    fn change(
+        &self,
+        change: impl Fn(&mut Vec<(u16, AccessState)>) -> Result<(), String>,
+    ) -> Result<Known<Groups>, String> {
+        match self.states.change(|groups| change(&mut groups.0)) {
+            Ok(Changed::Done { known, .. }) => Ok(known),
+            Ok(Changed::Refused(why)) => Err(why),
+            Ok(Changed::Contended) => {
+                Err("others change the access states all the time".to_owned())
             }
-            let replaced = self.store.replace(version, encode(&groups).as_bytes());
-            if replaced.map_err(|error| self.cannot(&error))?.is_some() {
-                return Ok(groups);
-            }
-        }
-        Err("others change the access states all the time".to_owned())
-    }
-
-    fn load(&self) -> Result<(u64, Groups), String> {
-        match self.store.load().map_err(|error| self.cannot(&error))? {
-            None => Ok((0, Groups::new())),
-            Some(Stored { version, state }) => {
-                let groups = decode(&state).ok_or_else(|| self.cannot(&"it is damaged"))?;
-                Ok((version, groups))
-            }
+            Err(error) => Err(self.cannot(&error)),
         }
     }
 
-    fn cannot(&self, why: &dyn std::fmt::Display) -> String {
+    fn load(&self) -> Result<Known<Groups>, String> {
+        self.states.load().map_err(|error| self.cannot(&error))
+    }
+
+    fn cannot(&self, why: &io::Error) -> String {
         format!("the access states in {}: {why}", self.section.shared)
     }
 
-    fn apply(&self, groups: &Groups) {
+    /// Puts a reading in force, unless a newer one is.
+    fn apply(&self, Known { version, state: Groups(groups) }: &Known<Groups>) {
+        let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
+        if *version < *in_force {
+            return;
+        }
+        *in_force = *version;
         let own = self.section.group;
         let is_own = |(group, _): &&(u16, AccessState)| *group == own;
         if let Some((_, state)) = groups.iter().find(is_own) {
@@ -238,21 +254,6 @@ pub(crate) fn kept_at(
             Kept::Here(folder.join(format!("{target_name}_lun{lun}.reservations")))
         }
     }
-}
-
-/// `GROUP STATE`, a line each.
-fn encode(groups: &Groups) -> String {
-    groups.iter().map(|(group, state)| format!("{group} {}\n", word(*state))).collect()
-}
-
-fn decode(bytes: &[u8]) -> Option<Groups> {
-    let lines = std::str::from_utf8(bytes).ok()?.lines().take(GROUPS_MAX);
-    let line = |line: &str| {
-        let (group, state) = line.split_once(' ')?;
-        let (_, state) = ACCESS_STATES.iter().find(|(word, _)| *word == state)?;
-        Some((group.parse().ok()?, *state))
-    };
-    lines.map(line).collect()
 }
 
 /// Looks at what is shared, again and again. Storage that hangs holds up its own target only.
@@ -298,6 +299,25 @@ mod tests {
         let name = "iqn.2026-11.org.example:pair";
         let scsi = Target::new(TargetConfig::new(name).with_group(group));
         Pair::open(&section, name, scsi).unwrap()
+    }
+
+    #[test]
+    fn an_older_reading_is_not_put_over_a_newer_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let one = pair(folder.path(), 1, AccessState::ActiveOptimized);
+        let before = one.load().unwrap();
+        one.set(1, AccessState::Standby).unwrap();
+        one.apply(&before); // a look that began before the command, and was slow
+        assert_eq!(one.scsi.access_state(), AccessState::Standby);
+        // A file that went back is another's, and says nothing of ours.
+        let file = folder.path().join("iqn.2026-11.org.example:pair.access");
+        std::fs::write(&file, "enkaku shared 1\n1 active\n").unwrap();
+        one.look();
+        assert_eq!(one.scsi.access_state(), AccessState::Standby);
+        assert!(one.trouble().unwrap().contains("version 2 was there, and now 1 is"));
+        std::fs::remove_file(file).unwrap();
+        one.look();
+        assert!(one.trouble().unwrap().contains("version 2 was there, and now 0 is"));
     }
 
     #[test]

@@ -94,7 +94,8 @@ pub use memory::Memory;
 pub use nexus::{AsynchronousEvent, Nexus, NexusId, Rights, WriteProtection};
 pub use port_groups::{AccessState, PortGroup};
 pub use reservation::{
-    FileStore, LEASE, SharedFileStore, SharedStore, StateError, StateStore, Stored,
+    Changed, FileStore, Known, LEASE, SharedFileStore, SharedState, SharedStore, StateError,
+    StateStore, Stored, Versioned,
 };
 pub use sense::{AdditionalSense, Sense, SenseKey};
 pub use space::SpaceUsage;

@@ -14,15 +14,17 @@ pub(crate) mod spc2;
 mod state;
 mod store;
 mod transport_id;
+mod versioned;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use shared::{Changed, Known, Shared};
+use shared::Shared;
 pub use shared::{LEASE, SharedFileStore, SharedStore, Stored};
 use state::{Effects, Outcome, Refusal, Registrations};
 pub(crate) use state::{Port, nexus_name};
 pub use store::{FileStore, StateError, StateStore};
+pub use versioned::{Changed, Known, SharedState, Versioned};
 
 use crate::nexus::NexusId;
 use crate::opcodes::Access;
@@ -89,7 +91,7 @@ impl Reservations {
     }
 
     /// Takes a newer state over. What is new in it was done at another target.
-    fn install(&self, known: Known) -> Effects {
+    fn install(&self, known: Known<Registrations>) -> Effects {
         let mut current = self.write();
         if known.version <= current.version {
             return Effects::default(); // read before what is known already
@@ -176,7 +178,7 @@ impl Reservations {
         shared: &Shared,
         change: impl Fn(&mut Registrations) -> Outcome,
     ) -> Outcome {
-        match shared.change(|state| change(state).map_err(NotChanged::Refused)) {
+        match shared.change(change) {
             Ok(Changed::Done { known, stored, value: effects }) => {
                 self.install(known);
                 if stored {
@@ -191,8 +193,8 @@ impl Reservations {
                 );
                 Err(not_saved())
             }
-            Err(NotChanged::Refused(refusal)) => Err(refusal),
-            Err(NotChanged::Store(error)) => {
+            Ok(Changed::Refused(refusal)) => Err(refusal),
+            Err(error) => {
                 tracing::error!(%error, ?shared, "reservations cannot be changed");
                 Err(not_saved())
             }
@@ -252,18 +254,6 @@ impl Reservations {
 
     fn write(&self) -> std::sync::RwLockWriteGuard<'_, Current> {
         self.current.write().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Why a shared state was not changed.
-enum NotChanged {
-    Refused(Refusal),
-    Store(StateError),
-}
-
-impl From<StateError> for NotChanged {
-    fn from(error: StateError) -> Self {
-        Self::Store(error)
     }
 }
 

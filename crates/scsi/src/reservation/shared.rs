@@ -20,16 +20,13 @@ use std::time::{Duration, Instant};
 
 use super::state::Registrations;
 use super::store::{StateError, decode_shared, encode_shared};
+use super::versioned::{Changed, Known, SharedState, Versioned};
 
 /// How long what was read from a store may be acted upon.
 pub const LEASE: Duration = Duration::from_millis(1500);
 
 /// Longest state that is read: every registration there may be, of the longest names.
 const STATE_LEN_MAX: u64 = 1 << 20;
-
-/// Changes by others that may come in between before it is given up: each of them was a command
-/// that some initiator had answered.
-const ATTEMPTS_MAX: usize = 64;
 
 /// What is stored, and what it is known by.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,41 +118,31 @@ impl SharedStore for SharedFileStore {
     }
 }
 
+impl SharedState for Registrations {
+    type Error = StateError;
+
+    fn encode(&self) -> Vec<u8> {
+        encode_shared(self)
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, StateError> {
+        decode_shared(bytes)
+    }
+}
+
 /// A store, and how long what was read from it may be acted upon.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    store: Arc<dyn SharedStore>,
+    states: Versioned<Registrations>,
     begin: Instant,
     /// In microseconds since `begin`.
     fresh_until_us: AtomicU64,
-    /// Newest version that was met. An older one is another place under the same name: a file
-    /// system that is not mounted, or was rolled back.
-    newest: AtomicU64,
-}
-
-/// What was read, and its version.
-pub(crate) struct Known {
-    pub(crate) version: u64,
-    pub(crate) state: Registrations,
-}
-
-/// What became of a change.
-pub(crate) enum Changed<T> {
-    /// It is stored, and holds everywhere once [`Shared::wait`] has returned; or there was nothing
-    /// to store.
-    Done { known: Known, stored: bool, value: T },
-    /// Others came first, again and again.
-    Contended,
 }
 
 impl Shared {
     pub(crate) fn new(store: Arc<dyn SharedStore>) -> Self {
-        Self {
-            store,
-            begin: Instant::now(),
-            fresh_until_us: AtomicU64::new(0),
-            newest: AtomicU64::new(0),
-        }
+        let states = Versioned::new(store);
+        Self { states, begin: Instant::now(), fresh_until_us: AtomicU64::new(0) }
     }
 
     /// What was read last may be acted upon.
@@ -164,41 +151,20 @@ impl Shared {
     }
 
     /// Reads the store.
-    pub(crate) fn load(&self) -> Result<Known, StateError> {
+    pub(crate) fn load(&self) -> Result<Known<Registrations>, StateError> {
         let asked = Instant::now();
-        let known = match self.store.load()? {
-            Some(stored) => Known { version: stored.version, state: decode_shared(&stored.state)? },
-            None => Known { version: 0, state: Registrations::default() },
-        };
-        let newest = self.newest.fetch_max(known.version, Ordering::AcqRel);
-        if known.version < newest {
-            let what = format!("version {} was there, and now {} is", newest, known.version);
-            return Err(io::Error::new(io::ErrorKind::InvalidData, what).into());
-        }
+        let known = self.states.load()?;
         // The lease counts from before the question: what was stored after it may not be in it.
         self.fresh_until_us.fetch_max(self.us(asked + LEASE), Ordering::AcqRel);
         Ok(known)
     }
 
-    /// Changes what is stored.
-    pub(crate) fn change<T, E: From<StateError>>(
+    /// Changes what is stored. That holds everywhere once [`wait`](Self::wait) has returned.
+    pub(crate) fn change<T, E>(
         &self,
-        mut change: impl FnMut(&mut Registrations) -> Result<T, E>,
-    ) -> Result<Changed<T>, E> {
-        for _ in 0..ATTEMPTS_MAX {
-            let Known { version, state: before } = self.load()?;
-            let mut state = before.clone();
-            let value = change(&mut state)?;
-            if state == before {
-                return Ok(Changed::Done { known: Known { version, state }, stored: false, value });
-            }
-            let replaced = self.store.replace(version, &encode_shared(&state));
-            if let Some(version) = replaced.map_err(StateError::from)? {
-                let known = Known { version, state };
-                return Ok(Changed::Done { known, stored: true, value });
-            }
-        }
-        Ok(Changed::Contended)
+        change: impl FnMut(&mut Registrations) -> Result<T, E>,
+    ) -> Result<Changed<Registrations, T, E>, StateError> {
+        self.states.change(change)
     }
 
     /// Until the last reader of what was there before has read it anew, or answers nobody.
