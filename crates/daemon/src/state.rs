@@ -1,18 +1,23 @@
 //! What runs, and how it becomes what a new configuration says: everything that can fail is done
 //! first ([`State::prepare`]), then the change is made ([`State::commit`]), which cannot.
 
+mod luns;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use block::BlockDevice;
 use iscsi::target::{BoundPortal, Catalog, Limit, PortalSpec, Server, TargetSpec};
 use scsi::{Target, TargetConfig};
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
+use self::luns::{change_luns, flush_later, not_served, open_already};
 use crate::config::{Backing, Config, LunSection, Problem, TargetSection};
-use crate::lun::{Opening, RunningLun, Storage, opens_alike};
+use crate::lun::{Opening, RunningLun, Storage};
 use crate::mirror::lun::MirrorLun;
 use crate::mirror::report::Report;
 use crate::pair::{Pair, kept_at};
@@ -54,7 +59,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// Why a unit that is configured would not be served, if so.
     pub(crate) fn why_unserved(&self, target_name: &str, number: u16) -> Option<&str> {
-        let which = format!("{target_name} LUN {number}: not served: ");
+        let which = not_served(target_name, number, &"");
         self.unserved.iter().find_map(|what| what.strip_prefix(&which))
     }
 }
@@ -180,33 +185,37 @@ impl State {
             let trial = Target::new(named());
             let mut luns = BTreeMap::new();
             for (number, lun) in &section.luns {
-                let kept = before
-                    .and_then(|before| before.luns.get(number))
-                    .filter(|running| running.section.serves_alike(lun));
-                let before = before.and_then(|before| before.luns.get(number));
-                let mut anew = || match open_already(lun, before, &opened)? {
+                let running = before.and_then(|before| before.luns.get(number));
+                if let Some(kept) = running.filter(|running| running.section.serves_alike(lun)) {
+                    // Not tried again: a store of reservations that cannot be read just now is no
+                    // reason to take a unit away from those who use it.
+                    match kept.check_size() {
+                        Ok(()) => drop(luns.insert(*number, kept.with_section(lun))),
+                        Err(problem) => found.problems.push(problem),
+                    }
+                    continue;
+                }
+                let mut anew = || match open_already(lun, running, &opened)? {
                     Some(storage) => Ok(storage),
                     None => Storage::open(lun, opening, &mut found.warnings)
                         .inspect(|storage| opened.push((lun.clone(), storage.clone()))),
                 };
-                let prepared = match kept {
-                    Some(running) => running.check_size().map(|()| running.with_section(lun)),
-                    None => anew().map(|storage| RunningLun::new(lun.clone(), storage)),
-                };
-                let tried = prepared.and_then(|running| {
+                let prepared = anew().map(|storage| RunningLun::new(lun.clone(), storage));
+                let tried = prepared.and_then(|prepared| {
                     let folder = config.server.state_directory.as_deref();
                     let kept_at = kept_at(folder, pair.as_deref(), &section.name, *number);
-                    let options = running.options(kept_at);
-                    let tried = trial.add_lun(*number, running.device(), options);
-                    tried.map(|()| running).map_err(|error| lun.place.problem(error))
+                    let tried =
+                        trial.add_lun(*number, prepared.device(), prepared.options(kept_at));
+                    tried.map(|()| prepared).map_err(|error| lun.place.problem(error))
                 });
                 match tried {
-                    Ok(running) => drop(luns.insert(*number, running)),
+                    Ok(prepared) => drop(luns.insert(*number, prepared)),
                     Err(problem)
                         if opening == Opening::ToServe
+                            && running.is_none()
                             && matches!(lun.backing, Backing::Mirror(_) | Backing::Volume(_)) =>
                     {
-                        let what = format!("{} LUN {number}: not served: {problem}", section.name);
+                        let what = not_served(&section.name, *number, &problem);
                         found.unserved.push(what);
                     }
                     Err(problem) => found.problems.push(problem),
@@ -225,18 +234,14 @@ impl State {
 
     /// Makes the change.
     pub(crate) fn commit(&mut self, plan: Plan, server: &Server) -> Changes {
-        let Plan { catalog, mut targets, bound, portals, state_directory, unserved, .. } = plan;
+        let Plan { catalog, mut targets, bound, portals, state_directory, mut unserved, .. } = plan;
         let mut changes = Changes::default();
-        for what in &unserved {
-            error!("{what}");
-            changes.lines.push(what.clone());
-        }
-        self.unserved = unserved;
         for (name, running) in &mut targets {
             let known = self.targets.contains_key(name);
             let empty = BTreeMap::new();
             let before = self.targets.get(name).map_or(&empty, |target| &target.luns);
-            change_luns(name, before, running, state_directory.as_deref(), &mut changes);
+            let folder = state_directory.as_deref();
+            unserved.extend(change_luns(name, before, running, folder, &mut changes));
             if !known {
                 changes.note(format!("target {name}: added"));
             }
@@ -245,6 +250,11 @@ impl State {
             gone.luns.iter().for_each(|(number, lun)| flush_later(name, *number, lun));
             changes.note(format!("target {name}: removed"));
         }
+        for what in &unserved {
+            error!("{what}");
+            changes.lines.push(what.clone());
+        }
+        self.unserved = unserved;
         let limits = limits::of(&catalog);
         limits::changes(&self.limits, &limits).into_iter().for_each(|what| changes.note(what));
         self.limits = limits;
@@ -378,106 +388,6 @@ pub(crate) async fn flush(targets: &BTreeMap<String, RunningTarget>) -> Result<(
         }
     }
     if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
-}
-
-/// Removes, adds and grows the LUNs of a target that is being served.
-fn change_luns(
-    name: &str,
-    before: &BTreeMap<u16, RunningLun>,
-    now: &RunningTarget,
-    state_directory: Option<&Path>,
-    changes: &mut Changes,
-) {
-    let same = |number: &u16, lun: &RunningLun| {
-        now.luns.get(number).is_some_and(|running| Arc::ptr_eq(&running.stats, &lun.stats))
-    };
-    let mut removed = Vec::new();
-    for (number, lun) in before {
-        if same(number, lun) {
-            if lun.grow() {
-                let _ = now.scsi.capacity_changed(*number); // it is there
-                let size = lun.stats.info().size;
-                changes.note(format!("{name} LUN {number}: grown to {size} bytes"));
-            }
-            continue;
-        }
-        removed.push(*number);
-        let what = if now.luns.contains_key(number) { "replaced" } else { "removed" };
-        changes.note(format!("{name} LUN {number}: {what}"));
-    }
-    let is_new = |number: &u16, lun: &RunningLun| {
-        before.get(number).is_none_or(|before| !Arc::ptr_eq(&before.stats, &lun.stats))
-    };
-    let new: Vec<_> = now.luns.iter().filter(|(number, lun)| is_new(number, lun)).collect();
-    let added = new.iter().map(|(number, lun)| {
-        lun.grow();
-        let kept_at = kept_at(state_directory, now.pair.as_deref(), name, **number);
-        (**number, lun.device(), lun.options(kept_at))
-    });
-    let refused = now.scsi.change_luns(&removed, added.collect());
-    let gone = removed.iter().filter_map(|number| before.get(number).map(|lun| (number, lun)));
-    gone.for_each(|(number, lun)| flush_later(name, *number, lun));
-    for (number, lun) in new {
-        if let Some((_, error)) = refused.iter().find(|(refused, _)| refused == number) {
-            // The trial went well, so its state file was damaged in between.
-            warn!(target_name = name, lun = number, %error, "LUN is not served");
-            changes.note(format!("{name} LUN {number}: not served: {error}"));
-            continue;
-        }
-        if let Some(mirror) = lun.mirror() {
-            mirror.serve_as(name, now.scsi.clone(), *number);
-        }
-        if let Some(volume) = lun.volume() {
-            volume.serve_as(now.scsi.clone(), *number);
-        }
-        if !before.contains_key(number) {
-            changes.note(format!("{name} LUN {number}: added"));
-        }
-    }
-}
-
-/// Makes stable what initiators cannot flush any more.
-fn flush_later(target_name: &str, number: u16, lun: &RunningLun) {
-    if lun.mirror().is_some() || lun.volume().is_some() {
-        return; // It is closed in order when nobody has it any more.
-    }
-    let (device, target_name) = (lun.device(), target_name.to_owned());
-    tokio::spawn(async move {
-        if let Err(error) = device.flush().await {
-            warn!(target_name, lun = number, %error, "the LUN that was removed is not flushed");
-        }
-    });
-}
-
-/// Storage for a LUN, if it is open already.
-fn open_already(
-    section: &LunSection,
-    before: Option<&RunningLun>,
-    opened: &[(LunSection, Storage)],
-) -> Result<Option<Storage>, Problem> {
-    if let Backing::Path(_) | Backing::Mirror(_) | Backing::Volume(_) = section.backing
-        && let Some((known, storage)) = opened.iter().find(|(k, _)| k.backing == section.backing)
-    {
-        if !opens_alike(known, section) {
-            return Err(section.place.problem(
-                "read_only, block_size and direct cannot change while the file is open: \
-                 remove the LUN, reload, and add it again",
-            ));
-        }
-        return Ok(Some(storage.clone()));
-    }
-    if let (Backing::Memory(_), Some(before)) = (&section.backing, before)
-        && matches!(before.section.backing, Backing::Memory(_))
-    {
-        if !opens_alike(&before.section, section) {
-            return Err(section.place.problem(
-                "memory cannot be opened in another way without losing what is in it: \
-                 remove the LUN, reload, and add it again",
-            ));
-        }
-        return Ok(Some(before.storage.clone()));
-    }
-    Ok(None)
 }
 
 fn spec(section: &TargetSection, scsi: Target) -> Result<TargetSpec, Problem> {
