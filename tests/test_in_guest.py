@@ -8,12 +8,14 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from enkaku_lab import claims, commands, data, experiments, runner, stale
+from enkaku_lab import claims, commands, data, experiments, runner, sockets, stale
 from enkaku_lab.experiment import FULL, GUEST, KIB, MIB, QUICK, STRETCH, Cell, Link, Load
+from enkaku_lab.experiments import s0_guest_queue
 from enkaku_lab.in_guest import kernel_log, laboratory, line, meter, nfs, recipe, senders
 from enkaku_lab.peers import guest_image
 from enkaku_lab.peers.guest import Guest
@@ -103,6 +105,19 @@ def test_the_meter_reads_what_it_filled_and_notices_what_is_not_that(tmp_path: P
     assert missing.returncode == 1 and "none: No such file" in missing.stderr
 
 
+def test_plain_tcp_of_the_guest_is_read_as_elsewhere():
+    end = {"sum_received": {"bytes": 5000, "seconds": 4.0}, "sender_tcp_congestion": "reno"}
+    reached, algorithms = laboratory.of_iperf3(json.dumps({"end": end}))
+    assert (reached.bytes, reached.seconds, algorithms) == (5000, 4.0 / STRETCH, {"reno"})
+    nothing = end | {"sum_received": {"bytes": 0, "seconds": 4.0}}
+    with pytest.raises(GaveUp, match="nothing arrived"):
+        laboratory.of_iperf3(json.dumps({"end": nothing}))
+    with pytest.raises(LabError, match="iperf3: unable to connect"):
+        laboratory.of_iperf3(json.dumps({"end": {}, "error": "unable to connect"}))
+    listed = "0 0 10.77.0.1:40000 10.77.1.2:3260\n\t cubic wscale:7,7 cwnd:10\n0 0 10.77.0.1:40001 10.77.1.2:3260\n\t reno cwnd:10\n"
+    assert sockets.seen(listed) == ({"cubic", "reno"}, 2) and sockets.seen("") == (set(), 0)
+
+
 # The line
 
 
@@ -166,6 +181,56 @@ def test_a_log_tells_where_a_sender_slept_and_what_woke_it():
     assert kernel_log.read("").sleeps == []
 
 
+def _queue(ms: float, written: int, sent: int, acknowledged: int, event: str) -> kernel_log.Queue:
+    """At a time of the line that is not stretched, in KiB."""
+    written, sent, acknowledged = (number * KIB for number in (written, sent, acknowledged))
+    return kernel_log.Queue(ms / 1e3 * STRETCH, written - sent, sent - acknowledged, 100, written - acknowledged, MIB, written, event)
+
+
+def _iscsi_log() -> kernel_log.Log:
+    """Writes of 4 MiB with a buffer of 1 MiB and a round trip of 20 ms: full at once, all away after 7 ms, and each
+    acknowledgement makes room."""
+    queues, sleeps = [_queue(-1, 0, 0, 0, kernel_log.ACKNOWLEDGED)], []
+    for number in range(4):
+        base, begin = number * 4096, number * 120.0
+        queues.append(_queue(begin, base + 512, base + 16, base, kernel_log.SENT))
+        queues.append(full := _queue(begin + 1, base + 1024, base + 128, base, kernel_log.FULL))
+        queues.append(_queue(begin + 7, base + 1024, base + 1008, base, kernel_log.SENT))
+        for step in range(1, 5):
+            at, sent = begin + 20 * step, base + 1024 * step
+            queues.append(_queue(at, sent, sent, sent - 1024, kernel_log.ACKNOWLEDGED))
+            if step < 4:
+                queues.append(_queue(at + 1, sent + 1024, sent, sent - 500, kernel_log.SENT))
+        queues.append(_queue(begin + 100, base + 4096, base + 4096, base + 4095, kernel_log.ACKNOWLEDGED))
+        sleeps.append(kernel_log.Sleep(full, (begin + 20.1) / 1e3 * STRETCH, 3750, ("schedule_timeout+0x9e/0x170",), ("tcp_ack+0x1/0x2",)))
+    queues.append(_queue(500, 4 * 4096 + 512, 4 * 4096 + 16, 4 * 4096, kernel_log.SENT))
+    return kernel_log.Log(queues, sleeps)
+
+
+def test_a_queue_is_told_write_by_write(tmp_path: Path):
+    log = _iscsi_log()
+    every = s0_guest_queue.writes(log)
+    assert len(every) == 4 and all(len(one.sleeps) == 1 for one in every)
+    first = every[0]
+    assert (first.stop_s - first.begin_s) / STRETCH == pytest.approx(7e-3)
+    socket = kernel_log.Log([_queue(ms, 1000 + ms, ms + 900, ms, kernel_log.ACKNOWLEDGED) for ms in range(100)], [])
+    logs = {s0_guest_queue.ISCSI: log, s0_guest_queue.SOCKET: socket}
+    bursts, apart, window, stops, restarts, moves, settles = judged = s0_guest_queue.claims(logs)
+    assert bursts.verdict == claims.CONFIRMED and "4 of 724" in bursts.found and "1.00 RTT" in apart.found
+    assert window.verdict == claims.NOT_CONFIRMED and "100 packets" in window.found
+    assert stops.verdict == claims.CONFIRMED and "in 4 of 4 writes; sending goes on for 6.0 ms" in stops.found
+    assert restarts.verdict == claims.CONFIRMED and moves.verdict == claims.CONFIRMED
+    assert settles.verdict == claims.NOT_CONFIRMED and "reaches 1000 KiB" in settles.found
+    assert {one.verdict for one in s0_guest_queue.claims({})} == {claims.NOT_MEASURED}
+    head = {"guest": "Linux", "commit": "1234567", "taken": "2026-01-02", "run": "a run"}
+    for which in (logs, {}):
+        s0_guest_queue.draw(which, tmp_path / "s0-guest-queue", head)
+    s0_guest_queue.draw(logs, tmp_path / "s0-guest-queue", head)
+    kept = data.read(tmp_path / "s0-guest-queue.csv").head
+    assert claims.of_head(kept) == judged and kept["figure"] == "s0-guest-queue"
+    assert [kept[f"axes {number}"].partition(":")[0] for number in range(1, 8)] == ["figures 9 and 10", *(f"figure {number}" for number in range(11, 17))]
+
+
 def test_a_log_is_judged_by_its_csv(tmp_path: Path):
     (one,) = senders.load().values()
     sender = one.senders[1]
@@ -189,7 +254,7 @@ def test_a_log_is_judged_by_its_csv(tmp_path: Path):
 def test_cells_in_the_guest_share_one_boot_and_say_why_there_is_none(tmp_path: Path):
     work = runner.jobs(OURS, QUICK)
     labs = {runner._lab(job.cell) for job in work}
-    assert labs == {runner.IN_GUEST} and len(OURS) == 4
+    assert labs == {runner.IN_GUEST} and len(OURS) == 5
     store = Store(tmp_path / "results.jsonl")
     booted = []
 
@@ -244,6 +309,40 @@ def test_an_experiment_in_the_guest_is_short(one):
     assert all(series.stack.startswith(GUEST) for series in one.series)
 
 
+REFUSED = "NFS over UDP: NFS: Unsupported transport protocol udp"
+
+
+def _judged(name: str, folder: Path, rates: dict[str, dict[float, float]], udp_why: str = "") -> list[claims.Claim]:
+    """What is said of curves of these rates, by stack."""
+    experiment = experiments.load()[name]
+    labels = {one.stack: one.label for one in experiment.series}
+    rows = [("", labels[stack], stack, x, mbit, mbit, mbit, 1, 1, "", "yes", "") for stack, curve in rates.items() for x, mbit in curve.items()]
+    if udp_why:
+        rows += [("", labels[f"{GUEST}nfs-udp"], f"{GUEST}nfs-udp", x, "", "", "", 0, "", "", "no", udp_why) for x in rates[f"{GUEST}nfs"]]
+    head = {"figure": name, "limit_mbit": "941", "taken": "now"}
+    path = data.write(folder / f"{name}.csv", head, data.COLUMNS, rows)
+    return experiment.claims(data.read_curves(path, experiment))
+
+
+def test_nfs_over_udp_is_what_the_paper_had_and_is_judged_where_the_client_has_it(tmp_path: Path):
+    tcp = {f"{GUEST}iscsi": {0.001: 300.0}, f"{GUEST}nfs": {0.001: 200.0}}
+    favoured = _judged("s1-guest-loss", tmp_path, tcp, REFUSED)[0]
+    assert favoured.verdict == claims.NOT_MEASURED and "the client refuses" in favoured.found
+    assert _judged("s1-guest-loss", tmp_path, tcp | {f"{GUEST}nfs-udp": {0.001: 90.0}})[0].verdict == claims.CONFIRMED
+    # Its repairs come too early in the guest, so that it wins says nothing.
+    helped = _judged("s1-guest-loss", tmp_path, tcp | {f"{GUEST}nfs-udp": {0.001: 290.0}})[0]
+    assert helped.verdict == claims.NOT_MEASURED and "a 20th of that" in helped.found
+    assert _judged("s1-guest-loss", tmp_path, {f"{GUEST}iscsi": {0.001: 300.0}})[0].verdict == claims.NOT_MEASURED
+
+    rtt = {f"{GUEST}iscsi": {16: 40.0}, f"{GUEST}nfs": {16: 50.0}, f"{GUEST}nfs-ahead": {2: 500.0, 16: 450.0, 100: 100.0}}
+    faster, knee, _ = _judged("s1-guest-rtt", tmp_path, rtt, REFUSED)
+    assert faster.verdict == claims.NOT_CONFIRMED and "over TCP" in faster.found and "the client refuses" in faster.found
+    assert knee.verdict == claims.CONFIRMED
+    rtt |= {f"{GUEST}nfs-udp": {16: 90.0}, f"{GUEST}nfs-udp-ahead": {2: 500.0, 16: 300.0, 100: 100.0}}
+    faster, knee, _ = _judged("s1-guest-rtt", tmp_path, rtt)
+    assert faster.verdict == claims.CONFIRMED and "over UDP" in faster.found and knee.verdict == claims.NOT_CONFIRMED
+
+
 # The real line
 
 
@@ -251,7 +350,8 @@ def test_an_experiment_in_the_guest_is_short(one):
 def test_the_kernels_stacks_over_the_stretched_line():
     """One boot: the line's time is the guest's own, contents arrive, what is refused says so."""
     try:
-        image = guest_image.image(recipe())
+        # Debian's modules, also where `nfs-udp` has built others.
+        image = guest_image.image(replace(recipe(), replaced=()))
     except guest_image.NoImage as missing:
         pytest.skip(f"no stock-kernel guest: {missing}")
     with Guest(image, counted=True) as guest:

@@ -37,6 +37,7 @@ STYLES = {
     "guest-nfs": ("#CC79A7", "^"),
     "guest-nfs-ahead": ("#882255", "v"),
     "guest-nfs-udp": ("#000000", "<"),
+    "guest-nfs-udp-ahead": ("#555555", ">"),
     "guest-tcp": ("#0072B2", "x"),
 }
 PAPER = {"color": "#555555", "alpha": 0.35}

@@ -7,11 +7,11 @@ from pathlib import Path
 from enkaku_lab import figure
 from enkaku_lab.claims import Claim, judged
 from enkaku_lab.experiment import GUEST, KIB, MIB, STRETCH, Link
+from enkaku_lab.experiments.s0_guest_queue import CALL_BYTES, ISCSI, PICTURE, RTT_MS, SOCKET
 from enkaku_lab.in_guest.kernel_log import FOREVER, TICKS_PER_S, Log
 from enkaku_lab.in_guest.senders import Sender, Senders
 
-RTT_MS = 20
-SOCKET, ISCSI, INSTALLED = "socket", "iscsi", "iscsi-installed"
+INSTALLED = "iscsi-installed"
 SENDERS = (
     Sender(SOCKET, "plain socket", f"{GUEST}socket", "meter"),
     Sender(ISCSI, "open-iscsi, bursts of 4 MiB, buffer of 1 MiB", f"{GUEST}iscsi-1m", "kworker/u*"),
@@ -111,9 +111,10 @@ LOG = Senders(
     "acknowledgement a round trip later; the socket does not suffer, because its queue still holds data",
     senders=SENDERS,
     link=Link(rtt_ms=RTT_MS),
-    call_bytes=4 * MIB,
+    call_bytes=CALL_BYTES,
     bytes=24 * MIB,
     quick_bytes=8 * MIB,
     draw=draw,
     claims=claims,
+    pictures=(PICTURE,),
 )

@@ -1,7 +1,7 @@
 """S1 with the kernel's NFS and iSCSI in the guest: reads against RTT, figures 5, 9 and 10."""
 
-from enkaku_lab.claims import Claim, judged, not_measured
-from enkaku_lab.curves import Curves
+from enkaku_lab.claims import Claim, judged
+from enkaku_lab.curves import Curve, Curves
 from enkaku_lab.experiment import KIB, MIB, Axis, Experiment, Link, Load, PaperPoint
 from enkaku_lab.experiments.common import (
     GUEST_ISCSI,
@@ -11,6 +11,8 @@ from enkaku_lab.experiments.common import (
     GUEST_NOTE,
     GUEST_TCP,
     GUEST_UDP,
+    GUEST_UDP_AHEAD,
+    GUEST_UDP_NOTE,
     nearest,
     one_request_of,
     rate,
@@ -19,6 +21,8 @@ from enkaku_lab.experiments.common import (
 )
 
 AT_MS = 16
+KNEE_MS = (2, 16, 100)
+"""Before what the paper shows, at its end, and far behind it."""
 
 
 def sentence(curves: Curves) -> str:
@@ -31,28 +35,39 @@ def sentence(curves: Curves) -> str:
 
 def claims(curves: Curves) -> list[Claim]:
     iscsi, nfs, udp = (curves.get(one.label) for one in (GUEST_ISCSI, GUEST_NFS, GUEST_UDP))
-    far, near = (curves.get(one.label) for one in (GUEST_ISCSI_AHEAD, GUEST_NFS_AHEAD))
+    far, near, udp_near = (curves.get(one.label) for one in (GUEST_ISCSI_AHEAD, GUEST_NFS_AHEAD, GUEST_UDP_AHEAD))
+    papers, ahead, transport = (udp, udp_near, "UDP") if udp.measured else (nfs, near, "TCP")
     at, one = nearest(iscsi, AT_MS)
-    other = nfs.at(at)
+    other = papers.at(at)
     faster = "below RTT 20 ms NFS is faster (16 ms: NFS about 500 Mbit/s, iSCSI about 40)"
     said = ""
     if one and other:
-        said = f"over TCP, at {at:g} ms with the same read-ahead (128 KiB): NFS {rate(other)}, open-iscsi {rate(one)}"
-        if far.at(at) and near.at(at):
-            said += f"; with 4 MiB: NFS {rate(near.at(at))}, open-iscsi {rate(far.at(at))}"
-        said += f". UDP: {why_not(udp)}"
+        said = f"over {transport}, at {at:g} ms with the same read-ahead (128 KiB): NFS {rate(other)}, open-iscsi {rate(one)}"
+        if far.at(at) and ahead.at(at):
+            said += f"; with 4 MiB: NFS {rate(ahead.at(at))}, open-iscsi {rate(far.at(at))}"
+        said += f". Over TCP NFS has {rate(nfs.at(at))} and {rate(near.at(at))}" if udp.measured else f". UDP: {why_not(udp)}"
     fit = one_request_of(iscsi)
     return [
         judged(faster, other > 2 * one if one and other else None, said),
+        _knee(ahead, transport),
         judged(
             "iSCSI's cause: one request for each round trip",
             None if fit is None else fit.request_kib < 300,
-            f"one request of {fit.request_kib:.0f} KiB per RTT + {fit.more_ms:.2f} ms fits open-iscsi, whose read-ahead is 128 KiB, up to 40 ms"
+            f"one request of {fit.request_kib:.0f} KiB per RTT {'+' if fit.more_ms >= 0 else '−'} {abs(fit.more_ms):.2f} ms fits open-iscsi, whose read-ahead is 128 KiB, up to 40 ms"
             if fit
             else "",
         ),
-        not_measured("NFS over UDP", why_not(udp)) if not udp.measured else judged("NFS over UDP", True, rate(nearest(udp, AT_MS)[1])),
     ]
+
+
+def _knee(curve: Curve, transport: str) -> Claim:
+    """With much read ahead: the paper's client had 1 MB under way at 16 ms."""
+    near, knee, far = (curve.at(x) for x in KNEE_MS)
+    return judged(
+        "NFS shows no clear drop to RTT 20 ms and falls sharply beyond",
+        knee > 0.8 * near and far < 0.5 * knee if near and knee and far else None,
+        f"over {transport} with a read-ahead of 4 MiB: {rate(near)} at {KNEE_MS[0]} ms, {rate(knee)} at {KNEE_MS[1]}, {rate(far)} at {KNEE_MS[2]}",
+    )
 
 
 EXPERIMENT = Experiment(
@@ -60,15 +75,15 @@ EXPERIMENT = Experiment(
     title="Kernel NFS and open-iscsi: sequential read against RTT",
     source="Teraoka et al. 2004, figures 5, 9, 10",
     paper="NFS (over UDP, kernel client) does not drop clearly up to 20 ms, then sharply; iSCSI falls as 1/RTT: 16 ms: about 500 and 40 Mbit/s",
-    x=Axis("RTT (ms)", "rtt_ms", [2, 8, 16, 40, 100], [2, 16], "log"),
+    x=Axis("RTT (ms)", "rtt_ms", [2, 8, 16, 40, 100], [16], "log"),
     link=Link(cc="reno"),
     load=Load(block_bytes=64 * KIB, connections=1, bytes_max=24 * MIB),
-    series=[GUEST_ISCSI, GUEST_ISCSI_AHEAD, GUEST_NFS, GUEST_NFS_AHEAD, GUEST_UDP, GUEST_TCP],
+    series=[GUEST_ISCSI, GUEST_ISCSI_AHEAD, GUEST_NFS, GUEST_NFS_AHEAD, GUEST_UDP, GUEST_UDP_AHEAD, GUEST_TCP],
     points=[PaperPoint("paper", 16, 500, 500), PaperPoint("paper", 16, 40, 40)],
     sentence=sentence,
     claims=claims,
     shrunk="of the 512 MiB, 24 MiB or what is read in that time",
     seconds_more=-0.9,
     repeat_max=1,
-    note=GUEST_NOTE + " A file (NFS) or the raw disk (iSCSI) is read in calls of 64 KiB through the page cache, every word compared. Slow start counts.",
+    note=GUEST_NOTE + " A file (NFS) or the raw disk (iSCSI) is read in calls of 64 KiB through the page cache, every word compared. Slow start counts." + GUEST_UDP_NOTE,
 )

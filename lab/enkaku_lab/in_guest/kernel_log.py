@@ -14,15 +14,16 @@ from enkaku_lab.peers.guest import Guest
 from enkaku_lab.process import LabError
 
 TRACING = "/sys/kernel/tracing"
-BUFFER_KIB = 16384
+BUFFER_KIB = 32768
 FOREVER = (1 << 63) - 1
 """MAX_SCHEDULE_TIMEOUT: without a timeout."""
 TICKS_PER_S = 250.0
 """CONFIG_HZ of Debian's kernels."""
 MEMBERS = ("write_seq", "snd_nxt", "snd_una", "snd_cwnd")
 SEQUENCES = 1 << 32
+FULL, ACKNOWLEDGED, SENT = "wait", "state", "sent"
+"""At which events a queue is seen: its writer found no room; a packet came, before it counts; one leaves."""
 TIMEOUT_S = 300.0
-_SLEEP, _WAKE = "sleep", "wake"
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,18 @@ class Queue:
     memory_bytes: int
     limit_bytes: int
     """`sk_sndbuf`, which the memory is compared with."""
+    written: int
+    """The sequence number behind all that was written."""
+    event: str
 
     @property
     def bytes(self) -> int:
         return self.unsent_bytes + self.in_flight_bytes
+
+    @property
+    def sent(self) -> int:
+        """The sequence number behind all that was sent."""
+        return (self.written - self.unsent_bytes) % SEQUENCES
 
 
 @dataclass(frozen=True)
@@ -103,18 +112,20 @@ def _script(guest: Guest, port: int, task: str, work: str) -> str:
         cat >kprobe_events <<'END'
 p:lab/wait sk_stream_wait_memory {state} {dport}
 p:lab/state tcp_rcv_established {state} {dport}
+p:lab/sent ip_queue_xmit {state} {dport}
 r:lab/waited sk_stream_wait_memory
 p:lab/sleep schedule_timeout timeout=%di:s64
 END
         echo '{ours}' >events/lab/wait/filter
         echo '{ours}' >events/lab/state/filter
+        echo '{ours}' >events/lab/sent/filter
         echo 'COMM ~ "{task}"' >events/lab/sleep/filter
         switch='prev_state == 1 && prev_comm ~ "{task}"'; waking='comm ~ "{task}"'
         echo "$switch" >events/sched/sched_switch/filter
         echo "stacktrace if $switch" >events/sched/sched_switch/trigger
         echo "$waking" >events/sched/sched_waking/filter
         echo "stacktrace if $waking" >events/sched/sched_waking/trigger
-        on="lab/wait lab/state lab/waited lab/sleep sched/sched_switch sched/sched_waking"
+        on="lab/wait lab/state lab/sent lab/waited lab/sleep sched/sched_switch sched/sched_waking"
         for event in $on; do echo 1 >events/$event/enable; done
         echo 1 >tracing_on
         {{ {work}
@@ -189,9 +200,9 @@ def read(text: str) -> Log:
     sleeps: list[Sleep] = []
     waiting: dict[str, dict] = {}
     for event in events(text):
-        if event.name in ("wait", "state"):
+        if event.name in (FULL, ACKNOWLEDGED, SENT):
             queues.append(_queue(event))
-        if event.name == "wait":
+        if event.name == FULL:
             waiting[event.task] = {"begin": queues[-1]}
         elif event.name == "sched_waking":
             task = re.search(r"comm=(.+?) pid=(\d+)", event.words)
@@ -220,4 +231,6 @@ def _queue(event: Event) -> Queue:
         cwnd,
         event.number("queued"),
         event.number("limit"),
+        write,
+        event.name,
     )

@@ -109,14 +109,15 @@ def of_meter(said: str, load: Load) -> Reached:
 
 
 def tcp_script(cell: Cell, port: int) -> str:
-    """iperf3 takes whole seconds only, and no bytes where the ramp is left out: so many as the line would need."""
+    """iperf3 takes bytes or whole seconds, and a ramp beside seconds only: as many bytes as others move, or behind a ramp the
+    time that the line needs for them."""
     load = cell.load
     reverse = "" if load.kind == "write" else "--reverse"
     ramp = max(0, round(load.ramp_s * STRETCH))
     carried_s = load.bytes_max * 8 / cell.link.payload_bits_per_s
     seconds = max(1, round(min(load.seconds_max, carried_s) * STRETCH))
-    omit = f"--omit {ramp}" if ramp else ""
-    return f"iperf3 -c {line.FAR} -p {port} -J -t {seconds} {omit} {reverse}"
+    amount = f"-t {seconds} --omit {ramp}" if ramp else f"-n {load.bytes_max}"
+    return f"iperf3 -c {line.FAR} -p {port} -J {amount} {reverse}"
 
 
 def of_iperf3(said: str) -> tuple[Reached, set[str]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from enkaku_lab import OUT, data, docs, experiments, machine
-from enkaku_lab.claims import Claim, as_head, markdown
+from enkaku_lab.claims import Claim, as_head, markdown, of_head
 from enkaku_lab.experiment import GUEST, KIB, STRETCH, Link
 from enkaku_lab.in_guest import kernel_log, line, missing, recipe
 from enkaku_lab.in_guest.kernel_log import Log
@@ -55,6 +55,17 @@ Row = Mapping[str, float | str]
 
 
 @dataclass(frozen=True)
+class Picture:
+    """Another figure of the same logs. Its numbers are what was drawn, and they have what was judged."""
+
+    name: str
+    title: str
+    paper: str
+    draw: Callable[[Mapping[str, Log], Path, Mapping[str, object]], None]
+    """Draws into PATH.svg, PATH.png and PATH.csv."""
+
+
+@dataclass(frozen=True)
 class Senders:
     name: str
     title: str
@@ -66,6 +77,12 @@ class Senders:
     quick_bytes: int
     draw: Callable[[Mapping[str, Log], Path, Mapping[str, object]], None]
     claims: Callable[[Mapping[str, Row]], list[Claim]]
+    pictures: Sequence[Picture] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """Of all its figures."""
+        return [self.name, *(picture.name for picture in self.pictures)]
 
     @property
     def seconds(self) -> float:
@@ -91,20 +108,28 @@ def main(arguments: list[str]) -> None:
     elif page := perform(chosen, options.quick, options.out, options.fresh):
         print(f"Report: {page}")
         if options.docs:
-            for one in chosen:
-                docs.keep(options.out / f"{one.name}.svg", options.docs)
-                (options.docs / f"{one.name}.csv").write_bytes((options.out / f"{one.name}.csv").read_bytes())
+            for name in (name for one in chosen for name in one.names):
+                docs.keep(options.out / f"{name}.svg", options.docs)
+                (options.docs / f"{name}.csv").write_bytes((options.out / f"{name}.csv").read_bytes())
             print(f"To be committed: {again(chosen, options.docs)}")
 
 
 def again(chosen: Sequence[Senders], folder: Path) -> Path:
     """The page of what is committed, from the CSVs there."""
-    found = [(one, folder / f"{one.name}.csv") for one in chosen]
-    if absent := [path for _, path in found if not path.exists()]:
-        raise LabError(f"{absent[0]} does not exist; `kernel-log --docs` makes it")
-    pictures = {path.stem: path.name for path in folder.iterdir() if path.suffix in (".svg", ".png")}
+    if absent := [name for one in chosen for name in one.names if not (folder / f"{name}.csv").exists()]:
+        raise LabError(f"{folder / absent[0]}.csv does not exist; `kernel-log --docs` makes it")
+    drawn = {path.stem: path.name for path in folder.iterdir() if path.suffix in (".svg", ".png")}
+    return _write(chosen, folder, drawn)
+
+
+def _write(chosen: Sequence[Senders], folder: Path, drawn: Mapping[str, str]) -> Path:
+    """The page of the CSVs in a folder and these files of the figures."""
+    parts = [HEAD]
+    for one in chosen:
+        parts.append(section(one, folder / f"{one.name}.csv", drawn[one.name]))
+        parts += [_picture(picture, folder / f"{picture.name}.csv", drawn[picture.name]) for picture in one.pictures]
     page = folder / PAGE
-    page.write_text("\n".join([HEAD, *(section(one, path, pictures[one.name]) for one, path in found)]))
+    page.write_text("\n".join(parts))
     return page
 
 
@@ -115,9 +140,9 @@ def perform(chosen: Sequence[Senders], quick: bool, out: Path, fresh: bool = Fal
     todo = [(one, sender) for one in chosen for sender in one.senders if fresh or not _kept(out, pace, one, sender).exists()]
     if todo and not _record(todo, quick, out, pace):
         return None
-    page = out / PAGE
-    page.write_text("\n".join([HEAD, *(_drawn(one, out, pace) for one in chosen)]))
-    return page
+    for one in chosen:
+        _draw(one, out, pace)
+    return _write(chosen, out, {name: f"{name}.svg" for one in chosen for name in one.names})
 
 
 def _kept(out: Path, pace: str, one: Senders, sender: Sender) -> Path:
@@ -199,7 +224,8 @@ def of_csv(path: Path) -> dict[str, Row]:
     }
 
 
-def _drawn(one: Senders, out: Path, pace: str) -> str:
+def _draw(one: Senders, out: Path, pace: str) -> None:
+    """Its figures and their CSVs."""
     kept = {sender.name: _kept(out, pace, one, sender) for sender in one.senders}
     kept = {name: path for name, path in kept.items() if path.exists()}
     texts = {name: gzip.decompress(path.read_bytes()).decode() for name, path in kept.items()}
@@ -224,7 +250,20 @@ def _drawn(one: Senders, out: Path, pace: str) -> str:
     judged = one.claims(of_csv(csv))
     data.write(csv, head | as_head(judged), COLUMNS, rows(one, logs))
     one.draw(logs, out / one.name, head)
-    return section(one, csv, f"{one.name}.svg")
+    for picture in one.pictures:
+        picture.draw(logs, out / picture.name, head)
+
+
+def _picture(picture: Picture, csv: Path, file: str) -> str:
+    """Of a page, from the CSV alone."""
+    parts = [
+        f"## {picture.name}: {picture.title}",
+        f"The paper: {picture.paper}.",
+        f"![{picture.title}]({file})",
+        f"[The numbers]({csv.name}). From the same logs.",
+        markdown(of_head(data.read(csv).head)),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def section(one: Senders, csv: Path, picture: str) -> str:

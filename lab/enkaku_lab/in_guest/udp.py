@@ -48,7 +48,8 @@ def build(kernel: str, folder: Path) -> list[Path]:
         headers = _headers(kernel, work)
         source = _source(kernel, work)
         say("building the NFS client; some minutes …")
-        words = ["-C", headers, f"M={source}", "CONFIG_NFS_V2=", "CONFIG_NFS_V4=", "modules"]
+        # Without types for BPF, which would take pahole.
+        words = ["-C", headers, f"M={source}", "CONFIG_NFS_V2=", "CONFIG_NFS_V4=", "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules"]
         run([need("make"), f"-j{len(os.sched_getaffinity(0))}", *words], timeout_s=BUILD_S_MAX)
         made = []
         for name in MODULES:

@@ -140,6 +140,12 @@ class KernelNfsUdp(KernelNfs):
     transport = "udp"
 
 
+class KernelNfsUdpAhead(KernelNfsUdp):
+    name = f"{GUEST}nfs-udp-ahead"
+    label = "kernel NFSv3, UDP, read-ahead 4 MiB"
+    read_ahead_kib = 4096
+
+
 class GuestServer(InGuest):
     """A program at the far end that serves one connection of a program at the near end."""
 
@@ -182,5 +188,5 @@ class GuestSocket(GuestServer):
 
 ALL = (
     *(OpenIscsi(), OpenIscsiBursts(), OpenIscsiMebibyte(), OpenIscsiWide(), OpenIscsiAhead()),
-    *(KernelNfs(), KernelNfsAhead(), KernelNfsUdp(), GuestTcp(), GuestSocket()),
+    *(KernelNfs(), KernelNfsAhead(), KernelNfsUdp(), KernelNfsUdpAhead(), GuestTcp(), GuestSocket()),
 )
