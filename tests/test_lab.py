@@ -222,7 +222,7 @@ def test_every_adapter_names_what_it_lacks(monkeypatch: pytest.MonkeyPatch):
             assert stack.programs[0] in stack.missing()
     monkeypatch.undo()
     monkeypatch.setattr("enkaku_lab.stacks.libraries.ctypes.CDLL", _no_library)
-    for name in ("nfs", "smb"):
+    for name in ("nfs", "smb", "smb1"):
         assert re.search(r"is not installed \(", STACKS[name].missing())
 
 
@@ -422,7 +422,7 @@ def _measure(place: Place, stack: str, link: Link, load: Load) -> dict:
 
 
 @needs_a_lab
-@pytest.mark.parametrize("stack", ["enkaku", "tgt-libiscsi", "nfs", "smb"])
+@pytest.mark.parametrize("stack", ["enkaku", "tgt-libiscsi", "nfs", "smb", "smb1"])
 def test_what_is_read_is_what_was_written(place: Place, stack: str):
     load = Load(block_bytes=48 * KIB, bytes_max=READ_BYTES, seconds_max=20)
     reached = _measure(place, stack, Link(rtt_ms=2), load)

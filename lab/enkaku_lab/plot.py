@@ -19,6 +19,7 @@ STYLES = {
     "enkaku-bench": ("#009E73", "D"),
     "nfs": ("#CC79A7", "^"),
     "smb": ("#000000", "v"),
+    "smb1": ("#7F7F7F", "<"),
     "tcp": ("#0072B2", "x"),
     "local": ("#7F7F7F", "*"),
     "enkaku-cached": ("#0072B2", "o"),

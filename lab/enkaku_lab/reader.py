@@ -140,6 +140,9 @@ class NfsSource:
 class SmbSource:
     """libsmbclient's blocking calls, as a guest."""
 
+    only: bytes | None = None
+    """The protocol, where it is not to be agreed: libsmbclient does not take it from its configuration."""
+
     def __init__(self, url: str):
         self._lib = lib = ctypes.CDLL("libsmbclient.so.0", use_errno=True)
         # Samba stores the callback, so it must live as long as this object.
@@ -148,6 +151,12 @@ class SmbSource:
         lib.smbc_read.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
         self._url = url.encode()
         self._must(lib.smbc_init(self._nobody, 0))
+        if self.only:
+            lib.smbc_set_context.restype = ctypes.c_void_p
+            lib.smbc_set_context.argtypes = [ctypes.c_void_p]
+            lib.smbc_setOptionProtocols.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
+            if not lib.smbc_setOptionProtocols(lib.smbc_set_context(None), self.only, self.only):
+                raise Broken(f"libsmbclient does not know {self.only.decode()}")
         # The first open makes the connection; later ones share it.
         self._must(lib.smbc_close(self._must(lib.smbc_open(self._url, os.O_RDONLY, 0))))
         self._first = self._must(lib.smbc_open(self._url, os.O_RDONLY, 0))
@@ -165,6 +174,10 @@ class SmbSource:
         if code < 0:
             raise Broken(f"libsmbclient: {os.strerror(ctypes.get_errno())}")
         return code
+
+
+class Smb1Source(SmbSource):
+    only = b"NT1"
 
 
 class Original:
@@ -312,7 +325,7 @@ def follow_copy(copy: Copy, original: Original, into: Path | None, seconds: floa
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="enkaku_lab.reader", description=__doc__)
-    parser.add_argument("kind", choices=["file", "nfs", "smb", "copy"])
+    parser.add_argument("kind", choices=["file", "nfs", "smb", "smb1", "copy"])
     parser.add_argument("where", help="path, URL, or command as JSON")
     parser.add_argument("--block", type=int, required=True, help="bytes per read call")
     parser.add_argument("--bytes", type=int, required=True, help="stop after so many")
@@ -322,7 +335,7 @@ def main() -> None:
     parser.add_argument("--into", type=Path, help="folder for what is copied")
     options = parser.parse_args()
     try:
-        kinds = {"nfs": NfsSource, "smb": SmbSource, "copy": Copy}
+        kinds = {"nfs": NfsSource, "smb": SmbSource, "smb1": Smb1Source, "copy": Copy}
         if options.kind == "file":
             source = FileSource(options.where, options.cold)
         else:

@@ -17,6 +17,7 @@ from enkaku_lab.process import Peer, accepts, peer
 
 SHARE = "lab"
 FOLDERS = ("private dir", "lock directory", "state directory", "cache directory", "pid directory")
+PROTOCOLS = ("server min protocol", "server max protocol")
 CONFIGURATION = """
 [global]
     server role = standalone server
@@ -30,6 +31,7 @@ CONFIGURATION = """
     disable netbios = yes
     load printers = no
     disable spoolss = yes
+{protocols}
 [{share}]
     path = {folder}
     guest ok = yes
@@ -43,8 +45,11 @@ def url(address: str, port: int, file: str) -> str:
 
 
 @contextmanager
-def serve(folder: Path, state: Path, *, address: str, port: int) -> Iterator[Peer]:
-    """The folder as share `lab`. `state` is emptied first."""
+def serve(
+    folder: Path, state: Path, *, address: str, port: int, only: str | None = None
+) -> Iterator[Peer]:
+    """The folder as share `lab`. `state` is emptied first. `only`: the server speaks
+    nothing else (`NT1`: SMB 1)."""
     shutil.rmtree(state, ignore_errors=True)
     state.mkdir(parents=True, mode=0o755)
     configuration = state / "smb.conf"
@@ -56,6 +61,7 @@ def serve(folder: Path, state: Path, *, address: str, port: int) -> Iterator[Pee
             state=state,
             share=SHARE,
             folder=folder,
+            protocols="\n".join(f"    {name} = {only}" for name in PROTOCOLS if only),
         )
     )
     # In a process group of its own (so never --no-process-group): when it ends it sends SIGTERM to

@@ -11,7 +11,7 @@ from enkaku_lab.stacks.mirrored import (
     QemuMirrorBehind,
 )
 from enkaku_lab.stacks.nfs import Nfs
-from enkaku_lab.stacks.smb import Smb
+from enkaku_lab.stacks.smb import Smb, Smb1
 from enkaku_lab.stacks.tcp import Tcp
 from enkaku_lab.stacks.tgt_libiscsi import TgtLibiscsi, TgtTuned
 from enkaku_lab.stacks.written import EnkakuCached, EnkakuGathered, EnkakuUncached
@@ -26,6 +26,7 @@ STACKS: dict[str, Stack] = {
         TgtTuned(),
         Nfs(),
         Smb(),
+        Smb1(),
         Tcp(),
         Local(),
         EnkakuCached(),
