@@ -151,20 +151,22 @@ def test_what_is_not_verified_fails_the_study(
 
 
 def test_blocks_messages_and_round_trips_go_where_they_should(out: Path, tmp_path: Path):
-    words = ["--quick", "separate", "merged", "--count", "0", "--count", "2"]
+    words = ["--quick", "separate", "merged", "--count", "0", "--count", "2", "--beside"]
     s3_mixed.main([*words, "--out", str(out), "--docs", str(tmp_path)])
     lines = map(json.loads, (out / "s3-mixed.jsonl").read_text().splitlines())
     found = {kind: [] for kind in ("machine", "turns", "trips")}
     for one in lines:
         found[one["kind"]].append(one)
     blocks, message = 24 * MIB, MIB
-    turns = {(one["shape"], one["count"]): one for one in found["turns"]}
-    assert len(turns) == 4 and all(one["report"]["right"] for one in turns.values())
-    for (shape, count), one in turns.items():
+    turns = {(one["shape"], one["count"], one["beside"]): one for one in found["turns"]}
+    assert len(turns) == 8 and all(one["report"]["right"] for one in turns.values())
+    for (shape, count, beside), one in turns.items():
         messages, storage = one["seen"]["carried"][0], one["seen"]["carried"][-1]
         assert storage >= blocks and messages >= 24 * count * message, (shape, count)
         if shape == "merged":
             assert messages >= blocks + 24 * count * message
+        # The copy goes over the network of the messages.
+        assert not beside or messages > turns[shape, count, False]["seen"]["carried"][0] + MIB
     trips = {(one["shape"], one["load"]): one for one in found["trips"]}
     assert len(trips) == 6
     for (shape, load), one in trips.items():
@@ -174,6 +176,8 @@ def test_blocks_messages_and_round_trips_go_where_they_should(out: Path, tmp_pat
         assert carried > 5 * MIB if load != "idle" else carried < 5 * MIB, (shape, load, carried)
     text = (tmp_path / "s3-mixed.md").read_text()
     assert "flushed, merged: T(0)" in text and "enkaku attach --cache=none" in text
+    assert "flushed, beside a copy" in text and "“merged is as fast as separate at every k”" in text
+    assert all((tmp_path / "figures" / f"s3-mixed.{kind}").exists() for kind in ("svg", "csv"))
 
 
 def _turns(count: int, total_s: float, send_s: float) -> s3_mixed.Turns:

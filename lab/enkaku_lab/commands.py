@@ -1,6 +1,6 @@
-"""`python -m enkaku_lab list | run NAME… | report`: the papers' experiments, of all four kinds: curves, S0's
-packets (`packets`), the kernel's log of senders (`in_guest.senders`) and S2's studies (`ns2`), which have runners of
-their own."""
+"""`python -m enkaku_lab list | run NAME… | report`: the papers' experiments, of all five kinds: curves, S0's
+packets (`packets`), the kernel's log of senders (`in_guest.senders`), S2's studies (`ns2`) and S3's on a cluster
+(`s3_btio`, `s3_mixed`), which have runners of their own."""
 
 import argparse
 import hashlib
@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from enkaku_lab import docs as docs_report
-from enkaku_lab import in_guest, machine, packets, report, runner, wan
+from enkaku_lab import cluster, data, in_guest, machine, packets, report, runner, s3_btio, s3_figures, s3_mixed, wan
 from enkaku_lab.curves import collect
 from enkaku_lab.experiment import FILE_BYTES, FULL, GUEST, QUICK, Experiment, Link, Pace
 from enkaku_lab.experiments import check, choose, load
@@ -45,6 +45,10 @@ def main_list(arguments: list[str]) -> None:
         print(f"{label} cannot run here: {why}")
 
 
+S3 = {s3_figures.BTIO: s3_btio, s3_figures.MIXED: s3_mixed}
+"""Studies on a cluster, which are commands of their own, too."""
+
+
 def _others(pace: Pace) -> list[list[str]]:
     """What `run all` makes besides the curves."""
     quick = pace is QUICK
@@ -60,6 +64,8 @@ def _others(pace: Pace) -> list[list[str]]:
         seconds = sum(run.seconds for run in runs) * (1 if its.real else NS2_SECONDS)
         name = f"{len(studies)} of S2, {study.SHORT[engine]}"
         rows.append([name, str(len(runs)), f"{seconds / 60:.1f}", "see docs/tuner", "iSCSI-APT 2009"])
+    if not quick:
+        rows += [[name, str(one.RUNS), f"{one.SECONDS / 60:.1f}", "see docs/btio.md", "PC cluster 2006"] for name, one in S3.items()]
     return rows
 
 
@@ -87,7 +93,7 @@ def main_run(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     pace = QUICK if options.quick else FULL
     traces, logs, studies = packets.load(), senders.load(), s2.load()
-    check(options.names, [*load(), *traces, *logs, *studies])
+    check(options.names, [*load(), *traces, *logs, *studies, *S3])
     every = "all" in options.names
     kinds = (load(), traces, logs, studies)
     chosen = [[one for name, one in kind.items() if every or name in options.names] for kind in kinds]
@@ -103,6 +109,23 @@ def main_run(arguments: list[str]) -> None:
             print(f"Report: {page}" if page else "no report of the kernel's log")
         if chosen[3]:
             _run_s2(chosen[3], pace, place, options.fresh)
+        # A quick run of everything has no time for them.
+        for name in S3:
+            if name in options.names or every and not options.quick:
+                _run_s3(name, options.quick, place, options.fresh)
+
+
+def _run_s3(name: str, quick: bool, place: Place, fresh: bool) -> None:
+    """Finished as a whole, or not."""
+    folder = place.folder / "s3" / ("quick" if quick else "full")
+    page = folder / f"{name}.md"
+    if reason := cluster.missing():
+        say(f"{name}: skipped: {reason}")
+        return
+    if fresh or not page.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        S3[name].main(["--out", str(folder), "--docs", str(folder), *(["--quick"] if quick else [])])
+    print(f"Report: {page}")
 
 
 def _run_s2(studies: list[study.Study], pace: Pace, place: Place, fresh: bool) -> None:
@@ -154,6 +177,7 @@ def main_report(arguments: list[str]) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="experiments; all, unless said")
     parser.add_argument("--quick", action="store_true", help="of the quick run's results")
     parser.add_argument("--docs", type=Path, metavar="DIR", help="write what is to be committed")
+    parser.add_argument("--into", type=Path, metavar="DIR", help="put the named ones among what is committed there")
     parser.add_argument(
         "--again", type=Path, metavar="DIR",
         help="write what is committed there again, from the CSVs beside its figures",
@@ -170,10 +194,14 @@ def main_report(arguments: list[str]) -> None:
     if not path.exists():
         raise LabError(f"{path} does not exist; `run` makes it")
     names = options.names
-    if names and options.docs is None:
-        raise LabError("some of the experiments alone are written with --docs DIR")
+    if names and options.docs is None and options.into is None:
+        raise LabError("some of the experiments alone are written with --docs DIR or --into DIR")
     found = _with_results(choose(names or ["all"]), pace, Store(path))
-    if options.docs is None:
+    if options.into:
+        for one in found:
+            data.write_curves(collect(one, pace, Store(path)), options.into / "figures" / f"{one.name}.csv")
+        page = docs_report.again(choose(["all"]), options.into, options.note)
+    elif options.docs is None:
         page = report.write(found, pace, Store(path), options.out / f"report-{pace.name}")
     else:
         made = docs_report.Made(names, options.docs)

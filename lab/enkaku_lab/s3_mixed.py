@@ -2,22 +2,25 @@
 
 A rank at node 1 writes block after block to its volume and sends k blocking messages to a rank at
 node 2 behind each, with the volume on a local file, over a second network, or over that of the
-messages. Then 8 bytes go to and fro between the two, while nothing else happens, and while node 1
-writes to its volume or reads from it as fast as it can.
+messages; and all of it once more while node 1 sends to node 2 without pause beside, as a file that is
+copied again and again. Then 8 bytes go to and fro between the two, while nothing else happens, and
+while node 1 writes to its volume or reads from it as fast as it can.
 """
 
 import argparse
 import json
 import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 
-from enkaku_lab import cluster, machine
-from enkaku_lab.cluster import LATE, MERGED, SEPARATE, SHAPES, Cluster, Line, Seen
-from enkaku_lab.peers import btio, need
+from enkaku_lab import cluster, machine, s3_figures
+from enkaku_lab.claims import markdown
+from enkaku_lab.cluster import LATE, MERGED, MESSAGES, SEPARATE, SHAPES, Cluster, Line, Seen
+from enkaku_lab.peers import btio, iperf3, need
 from enkaku_lab.process import LabError, peer
 from enkaku_lab.progress import say
 from enkaku_lab.results import Results, median
@@ -26,6 +29,12 @@ from enkaku_lab.table import GAP, fenced, render
 MIB = 1 << 20
 NODES = 2
 BLOCK_BYTES = MIB
+COUNTS, QUICK_COUNTS = (0, 1, 2, 5, 10, 20, 30), (0, 2, 6)
+BLOCKS, REPEAT, LATENCY_S = 200, 5, 10
+RUNS = REPEAT * len(SHAPES) * (2 * len(COUNTS) + 3)
+SECONDS = REPEAT * len(SHAPES) * ((1 + 2) * sum(COUNTS) * BLOCKS * 9e-3 + 3 * LATENCY_S + 30)
+"""About: a message of 1 MiB takes 9 ms at 1 Gbit/s, twice as long beside a copy."""
+COPY_PORT = 5201
 MPI_IO = "OMPIO"
 """Not used; the words of Open MPI name one."""
 UNCACHED = ["--cache=none"]
@@ -66,6 +75,8 @@ class Study:
     repeat: int
     latency_s: int
     options: list[str]
+    beside: Sequence[bool] = (False,)
+    """Without a copy, with one."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +88,8 @@ class Turns:
     count: int
     seen: Seen
     report: dict
+    beside: bool = False
+    """A copy."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +110,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--count", action="append", type=int, metavar="K", help="repeatable")
     parser.add_argument("--blocks", type=int, help="of 1 MiB [default: 200; 1000 in the paper]")
     parser.add_argument("--latency", type=int, metavar="SECONDS", help="0: no round trips")
+    parser.add_argument("--beside", action=argparse.BooleanOptionalAction, help="again, beside a copy [default: not with --quick]")
     parser.add_argument("--quick", action="store_true", help="few blocks, once")
     options = parser.parse_args(arguments)
     shapes = cluster.chosen(options.names)
@@ -105,13 +119,16 @@ def main(arguments: list[str]) -> None:
         Line(options.rate, options.rtt),
         shapes,
         options.how or ["flushed"],
-        sorted(set(options.count or ([0, 2, 6] if few else [0, 1, 2, 5, 10, 20, 30]))),
-        options.blocks or (24 if few else 200),
-        options.repeat or (1 if few else 5),
-        (1 if few else 10) if options.latency is None else options.latency,
+        sorted(set(options.count or (QUICK_COUNTS if few else COUNTS))),
+        options.blocks or (24 if few else BLOCKS),
+        options.repeat or (1 if few else REPEAT),
+        (1 if few else LATENCY_S) if options.latency is None else options.latency,
         [*UNCACHED, *options.attach],
+        (False, True) if (not few if options.beside is None else options.beside) else (False,),
     )
     cluster.need_one()
+    if True in study.beside:
+        need("iperf3")
     facts = machine.facts()
     results = Results(options.out / "s3-mixed.jsonl", {**facts, **asdict(study)})
     try:
@@ -120,12 +137,15 @@ def main(arguments: list[str]) -> None:
     finally:
         results.close()
     body = tell(study, ran)
-    print("\n".join(body))
+    judged = _draw(study, ran, options.out / s3_figures.MIXED, facts)
+    print("\n".join([*body, judged]))
     if options.docs:
         page = options.docs / "s3-mixed.md"
         words = {"blocks": study.blocks, "repeat": study.repeat, "options": " ".join(study.options)}
         words |= {"rate": study.line.rate, "rtt": study.line.rtt, "machine": machine.summary(facts)}
-        page.write_text(PAGE.format(**words, body=fenced(*body)))
+        parts = [fenced(*body), judged]
+        parts += [s3_figures.keep(options.out / s3_figures.MIXED, options.docs)] if judged else []
+        page.write_text(PAGE.format(**words, body="\n\n".join(filter(None, parts))))
         print(f"Page: {page}")
 
 
@@ -152,15 +172,39 @@ def _place(study: Study, shape: str, parent: Path) -> Iterator[Cluster]:
 
 
 def _measure(study: Study, place: Cluster, program: Path) -> Iterator[Turns | Trips]:
-    for how in study.how:
-        for count in study.counts:
-            words = ["--messages", count, "--blocks", study.blocks, "--block-bytes", BLOCK_BYTES]
-            words += ["--file", place.mount / "blocks", *HOW[how]]
-            report, seen = _run(place, program, words)
-            say(f"{place.shape}, {how}, k = {count}: {report['total_s']:.2f} s")
-            yield Turns(place.shape, how, count, seen, report)
+    for beside in study.beside:
+        with _copy(place) if beside else nullcontext():
+            for how in study.how:
+                for count in study.counts:
+                    yield _turns(study, place, program, how, count, beside)
     for load in LOADS if study.latency_s else ():
         yield _trips(study, place, program, load)
+
+
+def _turns(study: Study, place: Cluster, program: Path, how: str, count: int, beside: bool) -> Turns:
+    words = ["--messages", count, "--blocks", study.blocks, "--block-bytes", BLOCK_BYTES]
+    words += ["--file", place.mount / "blocks", *HOW[how]]
+    report, seen = _run(place, program, words)
+    say(f"{place.shape}, {_way(how, beside)}, k = {count}: {report['total_s']:.2f} s")
+    return Turns(place.shape, how, count, seen, report, beside)
+
+
+def _way(how: str, beside: bool) -> str:
+    return f"{how}, beside a copy" if beside else how
+
+
+@contextmanager
+def _copy(place: Cluster) -> Iterator[None]:
+    """From node 1 to node 2 over the network of the messages, without pause and without a disk."""
+    sender, receiver = place.computing
+    address = f"{MESSAGES}.{receiver.number}"
+    with iperf3.serve(place.folder, address=address, port=COPY_PORT, within=receiver.inside):
+        argv = [need("iperf3"), "--client", address, "--port", COPY_PORT, "--time", f"{RUN_S_MAX:.0f}", "--forceflush"]
+        with peer(sender.inside(argv), place.folder / "copy.log") as copying:
+            copying.wait_for_output("connected to")
+            yield
+            if not copying.running():
+                raise LabError(f"{place.shape}: the copy beside ended early: {copying.output()[-500:]}")
 
 
 def _run(place: Cluster, program: Path, words: list[object]) -> tuple[dict, Seen]:
@@ -224,46 +268,60 @@ def tell(study: Study, ran: list[Turns | Trips]) -> list[str]:
 
 def _turn_rows(study: Study, turns: list[Turns]) -> list[list[str]]:
     rows = []
-    for how in study.how:
-        for count in study.counts:
-            took = {shape: _took(turns, shape, how, count) for shape in study.shapes}
-            ratio = took[MERGED] / took[SEPARATE] if {MERGED, SEPARATE} <= set(took) else None
-            merged = _of(turns, MERGED, how, count)
-            late = max((one.seen.late for one in merged), default=None)
-            row = [how, str(count)]
-            row += [f"{took[shape]:.2f}" if shape in took else GAP for shape in SHAPES]
-            row += [f"{ratio:.3f}" if ratio else GAP]
-            row += [f"{median([m.seen.dropped for m in merged]):.0f}" if merged else GAP]
-            rows.append([*row, GAP if late is None else cluster.shown_late(late)])
+    for beside, how, count in product(study.beside, study.how, study.counts):
+        these = [one for one in turns if (one.beside, one.how, one.count) == (beside, how, count)]
+        took = {shape: median([one.report["total_s"] for one in these if one.shape == shape]) for shape in study.shapes}
+        ratio = took[MERGED] / took[SEPARATE] if {MERGED, SEPARATE} <= set(took) else None
+        merged = [one for one in these if one.shape == MERGED]
+        late = max((one.seen.late for one in merged), default=None)
+        row = [_way(how, beside), str(count)]
+        row += [f"{took[shape]:.2f}" if shape in took else GAP for shape in SHAPES]
+        row += [f"{ratio:.3f}" if ratio else GAP]
+        row += [f"{median([m.seen.dropped for m in merged]):.0f}" if merged else GAP]
+        rows.append([*row, GAP if late is None else cluster.shown_late(late)])
     return rows
 
 
-def _of(turns: list[Turns], shape: str, how: str, count: int) -> list[Turns]:
-    return [one for one in turns if (one.shape, one.how, one.count) == (shape, how, count)]
-
-
-def _took(turns: list[Turns], shape: str, how: str, count: int) -> float:
-    return median([one.report["total_s"] for one in _of(turns, shape, how, count)])
+def _expects(study: Study) -> bool:
+    """Whether there are runs of blocks alone and of both."""
+    return study.counts[0] == 0 and study.counts[-1] > 0
 
 
 def _expected(study: Study, turns: list[Turns]) -> str:
     """How well the longer of both times foretells a run, for each storage."""
-    most = study.counts[-1]
-    if study.counts[0] != 0 or not most:
+    if not _expects(study):
         return "Without runs of k = 0 and of k > 0 nothing is expected."
     lines = []
     for how in study.how:
         for shape in study.shapes:
-            alone_s = _took(turns, shape, how, 0)
-            sends = [one.report["send"] for one in _of(turns, shape, how, most)]
-            message_s = median([send["total_s"] / send["count"] for send in sends])
-            off = [
-                _took(turns, shape, how, count) / max(alone_s, count * study.blocks * message_s) - 1
-                for count in study.counts
-            ]
-            told = f"T(0) {alone_s:.2f} s, t {message_s * 1e3:.2f} ms"
-            lines.append(f"{how}, {shape}: {told}, off by {max(off, key=abs):+.0%}")
+            one = _by_count(study, [one for one in turns if not one.beside], shape, how)
+            told = f"T(0) {one.alone_s:.2f} s, t {one.message_s * 1e3:.2f} ms"
+            lines.append(f"{how}, {shape}: {told}, off by {one.off:+.0%}")
     return "\n".join(lines)
+
+
+def _by_count(study: Study, turns: list[Turns], shape: str, how: str) -> s3_figures.Turns:
+    mine = [one for one in turns if (one.shape, one.how) == (shape, how)]
+    took_s = {count: [one.report["total_s"] for one in mine if one.count == count] for count in study.counts}
+    sends = [one.report["send"] for one in mine if one.count == study.counts[-1]]
+    message_s = median([send["total_s"] / send["count"] for send in sends])
+    return s3_figures.Turns(took_s, message_s, study.blocks)
+
+
+def _draw(study: Study, ran: list[Turns | Trips], path: Path, facts: dict) -> str:
+    """Figures 13, 15 and 16, of the first way of writing; what is judged. Nothing without runs of both kinds."""
+    if not _expects(study):
+        return ""
+    how = study.how[0]
+    turns = [one for one in ran if isinstance(one, Turns) and one.how == how]
+    run = f"{study.blocks} blocks of 1 MiB, {how}, {study.line.rate}, RTT {study.line.rtt}, {study.repeat} runs each"
+    head = s3_figures.head_of(facts, machine.summary(facts), run)
+    late = max(one.seen.late for one in turns)
+    alone, beside = (
+        {shape: _by_count(study, [one for one in turns if one.beside == copied], shape, how) for shape in study.shapes} if copied in study.beside else {}
+        for copied in (False, True)
+    )
+    return markdown(s3_figures.mixed(path, head, alone, beside, late))
 
 
 def _trip_rows(study: Study, trips: list[Trips]) -> list[list[str]]:

@@ -57,6 +57,8 @@ def build(folder: Path) -> Path:
     """The program, made in a folder; `mixed` is beside it."""
     if reason := openmpi.missing():
         raise LabError(reason)
+    if not SOURCES.is_dir():
+        raise LabError(f"{SOURCES} does not exist: BT-IO's sources are in a clone of the repository, not in what pip installs")
     folder.mkdir(parents=True, exist_ok=True)
     argv = [need("make"), "--silent", "-C", SOURCES, f"OUT={folder.resolve()}"]
     run(argv, timeout_s=BUILD_S_MAX)
