@@ -5,13 +5,14 @@ page; what was not measured is said."""
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from enkaku_lab import REPOSITORY, claims, data, packets, story
+from enkaku_lab import REPOSITORY, claims, data, packets, s3_figures, story
 from enkaku_lab.claims import NOT_MEASURED, Claim
 from enkaku_lab.curves import Curves
-from enkaku_lab.experiment import KIB
 from enkaku_lab.experiments import common, load, s0_guest, s1_fig7, s1_mirror
+from enkaku_lab.experiments.s0_guest_queue import PICTURE
 from enkaku_lab.in_guest import senders
 from enkaku_lab.process import LabError
 from enkaku_lab.story import Numbers
@@ -21,13 +22,14 @@ DOCS = REPOSITORY / "docs"
 PAGE = "findings.md"
 ANSWERED, CORRECTED = "answered", "corrected"
 WINDOW_2004_BYTES = 65535
+QUEUE = PICTURE.name
 PAPER_NEAR, PAPER_FAR = (2.8, 102.5), (16.0, 40.0)
 """S1's own iSCSI: RTT in ms and Mbit/s, the middle of 101 to 104 at the one."""
 HEAD = """# What five papers said, and what we found
 
 Made by `python -m enkaku_lab findings` from the numbers committed beside the figures (CSV); do not edit. **confirmed** and **not
 confirmed** are judged by code from these numbers, **corrected** and **answered** say what else they show, **not measured
-here** says why. How it is measured: [lab.md](lab.md). Many of the figures are older than today's code: each page says
+here** says why. How it is measured: [lab.md](lab.md); each figure's axes, ranges and stacks beside the paper's: [review.md](review.md). Many of the figures are older than today's code: each page says
 so, and `make lab-stale` lists them.
 """
 
@@ -44,7 +46,7 @@ class Row:
     command: str = ""
 
     def __str__(self) -> str:
-        where = f"[{self.figure}]({PLACES[_folder(self.figure)]})" if self.figure else "–"
+        where = f"[{self.figure}]({PLACES[folder_of(self.figure)]})" if self.figure else "–"
         command = (
             f"`{self.command or _command(self.figure)}`" if self.command or self.figure else "–"
         )
@@ -59,17 +61,22 @@ PLACES = {
     "tuner": "tuner/ns2.md",
     "guest": "guest/README.md",
     "kernel-log": "guest/kernel-log.md",
+    s3_figures.BTIO: "s3-btio.md",
+    s3_figures.MIXED: "s3-mixed.md",
 }
 
 
-def _folder(figure: str) -> str:
+def folder_of(figure: str) -> str:
+    """Of docs/, where a figure's numbers are; a key of `PLACES`."""
     if figure.startswith("s2-"):
         return "tuner"
+    if figure in (s3_figures.BTIO, s3_figures.MIXED):
+        return figure
     if figure.startswith("s5-"):
         return "long-fat"
     if figure == "s1-mirror":
         return "mirror"
-    if figure in senders.load():
+    if figure in senders.load() or figure == QUEUE:
         return "kernel-log"
     if "-guest" in figure:
         return "guest"
@@ -77,6 +84,8 @@ def _folder(figure: str) -> str:
 
 
 def _command(figure: str) -> str:
+    if figure == QUEUE:
+        figure = "s0-fig17"
     return f"python -m enkaku_lab run {figure}"
 
 
@@ -86,21 +95,35 @@ class Committed:
     def __init__(self, docs: Path):
         self._docs = docs
         self._experiments = load()
-        found = data.read(docs / "packets" / f"{packets.NUMBERS}.csv")
-        self.numbers = Numbers([tuple(row[name] for name in story.COLUMNS) for row in found.rows])
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        """Of S0's packets."""
+        found = data.read(self._docs / "packets" / f"{packets.NUMBERS}.csv")
+        return Numbers([tuple(row[name] for name in story.COLUMNS) for row in found.rows])
 
     def curves(self, name: str) -> Curves:
-        path = self._docs / _folder(name) / "figures" / f"{name}.csv"
+        path = self._docs / folder_of(name) / "figures" / f"{name}.csv"
         return data.read_curves(path, self._experiments[name])
 
     def has(self, name: str) -> bool:
         """Whether numbers of a figure of curves are committed."""
-        return (self._docs / _folder(name) / "figures" / f"{name}.csv").exists()
+        return (self._docs / folder_of(name) / "figures" / f"{name}.csv").exists()
 
     def kernel_log(self, name: str) -> list[Claim]:
         """What the paper says of a log, judged; nothing where no log is committed."""
         path = self._docs / "guest" / f"{name}.csv"
         return senders.load()[name].claims(senders.of_csv(path)) if path.exists() else []
+
+    def picture(self, name: str) -> list[Claim]:
+        """The same of another picture of the logs, judged when it was drawn."""
+        path = self._docs / "guest" / f"{name}.csv"
+        return claims.of_head(data.read(path).head) if path.exists() else []
+
+    def cluster(self, name: str) -> list[Claim]:
+        """Judged when it was drawn; nothing where nothing is committed."""
+        path = self._docs / "figures" / f"{name}.csv"
+        return claims.of_head(data.read(path).head) if path.exists() else []
 
     def claim(self, name: str, index: int) -> Claim:
         """What the paper says of a figure of curves, judged."""
@@ -146,7 +169,8 @@ def s0(of: Committed) -> list[Row]:
             f"{max(point.x for point in auto.measured):g} ms, one plain TCP connection {common.rate(tcp.at(rtt))} at {rtt} ms",
             "s5-rtt",
         ),
-        Row(
+        _kernels(of, "s0-guest-cc", 0)
+        or Row(
             "congestion control changes the socket's throughput, not iSCSI's",
             NOT_MEASURED,
             "no sweep without loss. With loss it does matter: at RTT 50 ms and 1e-3 enkaku has "
@@ -162,6 +186,7 @@ def s0(of: Committed) -> list[Row]:
         ),
         Row("the same collapse on Windows", NOT_MEASURED, "no Windows here", ""),
         *_asleep(of),
+        *(_row(claim, QUEUE) for claim in of.picture(QUEUE)),
     ]
     return rows
 
@@ -227,7 +252,7 @@ def s1(of: Committed) -> list[Row]:
         for name in (common.NFS.label, common.STOCK.label)
     }
     nfs, stock = (common.rate(lan[name]) for name in (common.NFS.label, common.STOCK.label))
-    return [
+    rows = [
         _row(
             of.claim("s1-fig2", 0),
             "s1-fig2",
@@ -242,6 +267,7 @@ def s1(of: Committed) -> list[Row]:
             of.claim("s1-fig5", 2).found,
             "s1-fig5",
         ),
+        _kernels(of, "s1-guest-rtt", 2, "the same with the kernel's initiator"),
         _row(of.claim("s1-fig7", 0), "s1-fig7", "loss: flat from 0 to 1e-4"),
         _row(of.claim("s1-fig7", 1), "s1-fig7"),
         _kernels(of, "s1-guest-block", 0) or _row(of.claim("s1-fig8", 0), "s1-fig8"),
@@ -251,6 +277,7 @@ def s1(of: Committed) -> list[Row]:
             "s1-fig10",
             "below RTT 20 ms NFS is faster (16 ms: NFS about 500 Mbit/s, iSCSI about 40)",
         ),
+        _kernels(of, "s1-guest-rtt", 1),
         _kernels(of, "s1-guest-loss", 0)
         or Row(
             "lossy networks favour iSCSI over NFS",
@@ -267,6 +294,7 @@ def s1(of: Committed) -> list[Row]:
         ),
         _mirror(of.curves("s1-mirror")),
     ]
+    return [row for row in rows if row]
 
 
 def _kernels(of: Committed, figure: str, index: int, says: str = "") -> Row | None:
@@ -335,25 +363,20 @@ def s2(of: Committed) -> list[Row]:
     ]
 
 
-def s3(_of: Committed) -> list[Row]:
+def s3(of: Committed) -> list[Row]:
     """A cluster whose storage network is merged into its front-end network, 2006."""
-    why = "no results are committed; the study is there ([btio.md](btio.md))"
     return [
-        Row(
-            "merging storage and messages into one network costs almost nothing (because that iSCSI was slow, 5.3 MB/s)",
-            NOT_MEASURED,
-            why,
-            "",
-            "python -m enkaku_lab s3-btio",
-        ),
-        Row(
-            "writing and sending overlap: T(k) ≈ max(T_write, k · T_sendrecv)",
-            NOT_MEASURED,
-            why,
-            "",
-            "python -m enkaku_lab s3-mixed",
-        ),
+        *_on_cluster(of, s3_figures.BTIO, "merging storage and messages into one network costs almost nothing (because that iSCSI was slow, 5.3 MB/s)"),
+        *_on_cluster(of, s3_figures.MIXED, "writing and sending overlap: T(k) ≈ max(T_write, k · T_sendrecv)"),
     ]
+
+
+def _on_cluster(of: Committed, name: str, first: str) -> list[Row]:
+    """What is committed of a study on a cluster; `first` is its first statement in the page's words."""
+    if judged := of.cluster(name):
+        return [_row(claim, name, "" if index else first) for index, claim in enumerate(judged)]
+    why = "no results are committed; the study is there ([btio.md](btio.md))"
+    return [Row(first, NOT_MEASURED, why, "", _command(name))]
 
 
 def s4(of: Committed) -> list[Row]:
