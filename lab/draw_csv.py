@@ -12,10 +12,7 @@ import sys
 from pathlib import Path
 
 import matplotlib
-
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
+import matplotlib.pyplot as plt
 
 MANY = 400
 """Points from which on a series is a cloud."""
@@ -93,6 +90,8 @@ def main() -> None:
     if not options.csv.is_file():
         sys.exit(f"{options.csv}: no such file")
     out = options.output or Path(f"{options.csv.stem}.png")
+    # Only here: in a notebook (figure.ipynb) figures are shown.
+    matplotlib.use("agg")
     draw(options.csv, out)
     print(out)
 

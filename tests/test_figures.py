@@ -1,11 +1,13 @@
 """What is committed of the lab: every figure has its numbers beside it, says what was measured, and
 a page says what these numbers say."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,18 +17,21 @@ from enkaku_lab import (
     claims,
     commands,
     data,
+    demo,
     docs,
     experiments,
     findings,
     packets,
     plot,
     report,
+    review,
     runner,
+    s3_figures,
     stale,
     story,
 )
 from enkaku_lab.curves import collect
-from enkaku_lab.experiment import QUICK, Experiment
+from enkaku_lab.experiment import QUICK, RATES, Experiment, Link
 from enkaku_lab.experiments import common, s1_fig5, s2_fig7, s4_fig3
 from enkaku_lab.in_guest import senders
 from enkaku_lab.ns2 import commands as s2
@@ -180,7 +185,7 @@ def test_the_packets_page_says_what_its_numbers_say(tmp_path: Path):
 
 def test_the_page_of_the_kernels_log_says_what_its_numbers_say(tmp_path: Path):
     folder = DOCS / "guest"
-    for path in folder.glob("s0-fig17.*"):
+    for path in folder.glob("s0-*"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     senders.again(list(senders.load().values()), tmp_path)
     assert (tmp_path / senders.PAGE).read_text() == (folder / senders.PAGE).read_text()
@@ -191,7 +196,7 @@ def test_the_page_of_findings_is_what_the_numbers_say():
         "python -m enkaku_lab findings"
     )
     rows = [line for line in findings.page(DOCS).splitlines() if re.match(r"\| .*\*\*", line)]
-    assert 30 <= len(rows) <= 60
+    assert 30 <= len(rows) <= 70
     links = re.findall(r"\]\(([^)]+)\)", findings.page(DOCS))
     assert all((DOCS / link).exists() for link in links), links
 
@@ -311,6 +316,92 @@ def test_numbers_that_guides_quote_are_those_of_the_figures(page, words, figure,
     assert float(quoted) == pytest.approx(told, rel=off or 1e-9, abs=0.5)
 
 
+RATE = re.compile(r"(?<![\w.])(\d[\d.]*) (Mbit/s|Gbit/s|MB/s)")
+MBIT = {"Mbit/s": 1, "Gbit/s": 1000, "MB/s": 8}
+LINE = re.compile(r"^<!-- guide: line .*--rate (\w+)", re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", [REPOSITORY / "README.md", *sorted((DOCS / "guides").glob("*.md"))], ids=lambda path: path.stem)
+def test_a_rate_that_readme_or_a_guide_quotes_is_its_lines(path: Path):
+    """What is measured stands in tables and blocks, which other tests compare; sentences say what the
+    line is, and what it carries."""
+    text = path.read_text()
+    line = (LINE.findall(text) or [demo.RATE])[0]
+    allowed = [RATES[rate] / 1e6 for rate in (line, demo.RATE)] + [Link(rate=line).payload_bits_per_s / 1e6]
+    for number, unit in RATE.findall(re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)):
+        quoted = float(number) * MBIT[unit]
+        assert any(quoted == pytest.approx(one, rel=0.005) for one in allowed), f"{number} {unit}: where is it from?"
+
+
+STACKS_OF_README = {
+    "plain TCP (iperf3)": ("plain TCP, 1 connection", "plain TCP, 8 connections"),
+    "tgt + libiscsi": ("tgt + libiscsi, defaults", "tgt + libiscsi, depth 32", "tgt + libiscsi"),
+    "enkaku copy": ("enkaku, auto", "enkaku, 8 × 4 MiB under way"),
+}
+"""A row of README's table, and the curves of the lab that have the same stack."""
+
+
+def _at_50_ms(labels: tuple[str, ...]) -> list[float]:
+    rows = [row for name in ("lab/figures/s0-fig4.csv", "long-fat/figures/s5-rtt.csv", "lab/figures/s1-fig5.csv") for row in data.read(DOCS / name).rows]
+    return [float(row["mbit"]) for row in rows if row["series"] in labels and float(row["x"]) in (40, 50) and row["mbit"]]
+
+
+def test_the_numbers_of_readme_are_those_of_its_figure_and_no_other_figure_contradicts_them():
+    found = re.findall(r"^\| \**([^|*]+?)\**(?: \(`[^|]*)? \| (\d*) ?\| \**([\d.]+)\** \| \**([\d.]+)\** \|$", (REPOSITORY / "README.md").read_text(), re.MULTILINE)
+    assert [name for name, *_ in found] == ["the line (TCP payload)", *["plain TCP (iperf3)"] * 2, "tgt + libiscsi", "enkaku copy"]
+    drawn = re.findall(r">(\d+)</text>", (DOCS / "figures/demo.svg").read_text())
+    assert {found[0][2], found[0][3]} == {f"{demo.LIMIT_BYTES_PER_S / 1e6:.1f}"}
+    for name, connections, *rates in found[1:]:
+        assert all(f"{float(rate):.0f}" in drawn for rate in rates), (name, drawn)
+        others = _at_50_ms(STACKS_OF_README[name])
+        # These count a whole file, slow start and login; the figures a steady state or a second.
+        assert others and all(min(others) / 2 < float(rate) * 8 < max(others) * 1.1 for rate in rates), (name, connections, rates, others)
+
+
+def test_the_page_of_the_papers_figures_is_what_is_committed():
+    assert review.page(DOCS) == (DOCS / review.PAGE).read_text(), "python -m enkaku_lab review"
+    assert sum(one.figures for one in review.EVERY) == 41
+    assert {one.name for one in review.EVERY if not one.name.startswith("s3-")} == {name for name in review.every() if "-fig" in name}
+    assert sum(one.figures for one in review.EVERY if one.study) == 9 and {one.study for one in review.EVERY} - {""} == set(commands.S3)
+    links = re.findall(r"\]\(([^)]+)\)", review.page(DOCS))
+    assert all((DOCS / link).exists() for link in links), links
+    # Judged is whatever is there.
+    rows = [line for line in review.page(DOCS).splitlines() if line.startswith("| [")]
+    assert rows and all(re.search(r"\d (yes|no|open) \|$", line) for line in rows)
+
+
+def test_without_numbers_the_page_of_the_papers_figures_says_so(tmp_path: Path):
+    assert review.ours(tmp_path, "s0-fig17") is None
+    shown = review.EVERY[-1]
+    assert review.row(shown, None).startswith("| s4-fig3 | Throughput") and review.row(shown, None).endswith("| – |")
+    found = review.Ours("x", "a", "1 s", ["Not measured yet: b"], [claims.judged("s", True, "1"), claims.not_measured("s", "1")])
+    assert review.row(shown, found).endswith(f"{shown.differs}. Not measured yet: b | 1 yes, 1 open |")
+
+
+def test_what_pip_installs_has_every_file_of_the_lab():
+    with (REPOSITORY / "lab/pyproject.toml").open("rb") as file:
+        setuptools = tomllib.load(file)["tool"]["setuptools"]
+    lab = REPOSITORY / "lab/enkaku_lab"
+    packages = {path.parent.relative_to(lab.parent).as_posix().replace("/", ".") for path in lab.rglob("__init__.py")}
+    assert packages == set(setuptools["packages"])
+    carried = {path for name, patterns in setuptools["package-data"].items() for pattern in patterns for path in (lab.parent / name.replace(".", "/")).glob(pattern)}
+    others = {path for path in lab.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    assert others == carried
+
+
+def test_the_notebook_draws_a_figure_from_a_csv(tmp_path: Path):
+    book = json.loads((REPOSITORY / "lab/figure.ipynb").read_text())
+    assert book["nbformat"] == 4 and not any(cell.get("outputs") for cell in book["cells"])
+    code = ["".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"]
+    script = "\n".join([*code, "print(len(plt.gca().lines))"])
+    env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "MPLBACKEND": "agg", "PYTHONPATH": "."}
+    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY / "lab", env=env, capture_output=True, text=True, check=True)
+    request, lines = done.stdout.splitlines()
+    # As on the page of findings.
+    (told,) = re.findall(r"one request of (\d+ KiB) per RTT", findings.Committed(DOCS).claim("s1-fig5", 2).found)
+    assert told in request and int(lines) > 5
+
+
 @pytest.mark.parametrize("path", ["lab/figures/s1-fig7.csv", "tuner/s2-fig7.csv"])
 def test_a_figure_can_be_drawn_without_the_lab(path: str, tmp_path: Path):
     argv = [
@@ -365,9 +456,67 @@ def test_one_command_runs_each_kind_of_experiment(tmp_path: Path, monkeypatch, c
     monkeypatch.setattr(
         senders, "perform", lambda chosen, *_: done.append([one.name for one in chosen]) or drawn
     )
+    monkeypatch.setattr(commands, "_run_s3", lambda name, *_: done.append([name]))
     commands.main_run(["all", "--out", str(tmp_path)])
-    assert done == [list(KNOWN), list(packets.load()), list(senders.load()), list(s2.load())]
+    assert done == [list(KNOWN), list(packets.load()), list(senders.load()), list(s2.load()), *([name] for name in commands.S3)]
     assert len([name for names in done for name in names if "-fig" in name]) == 32
+    done.clear()
+    commands.main_run(["all", "--quick", "--out", str(tmp_path)])
+    assert len(done) == 4
+
+
+@pytest.mark.parametrize("lacks", ["", "needs root"])
+def test_a_study_on_a_cluster_is_run_once(lacks: str, tmp_path: Path, monkeypatch, capsys):
+    ran = []
+
+    class Study:
+        @staticmethod
+        def main(words: list[str]) -> None:
+            ran.append(words)
+            (Path(words[words.index("--docs") + 1]) / "s3-btio.md").write_text("page")
+
+    monkeypatch.setattr(commands, "S3", {"s3-btio": Study})
+    monkeypatch.setattr(commands.cluster, "missing", lambda: lacks)
+    for more in ([], [], ["--fresh"]):
+        commands.main_run(["s3-btio", "--quick", *more, "--out", str(tmp_path)])
+    assert len(ran) == (0 if lacks else 2) and all("--quick" in words for words in ran)
+    told = capsys.readouterr()
+    assert ("skipped: needs root" in told.err) if lacks else told.out.count("s3/quick/s3-btio.md") == 3
+
+
+def _runs(**by_shape: float) -> dict[tuple[str, str], list[float]]:
+    """Run times of each subtype: a local disk's, and multiples of it."""
+    more = {"simple": 3.0, "fortran": 2.0, "epio": 1.5}
+    return {(subtype, shape): [factor * (1 if shape == "local" else times), factor] for subtype, times in more.items() for shape, factor in by_shape.items()}
+
+
+def test_figures_of_the_cluster_are_drawn_and_judged(tmp_path: Path):
+    head = s3_figures.head_of({"commit": "1234567", "taken": "2026-01-02"}, "2 cores", "class W")
+    took = _runs(local=10.0, separate=10.0, merged=10.2)
+    path = tmp_path / "s3-btio"
+    merging, slower = s3_figures.btio(path, head, took, took, 0.0)
+    assert merging.verdict == slower.verdict == claims.CONFIRMED and "simple 1.02" in merging.found
+    assert claims.of_head(data.read(path.with_suffix(".csv")).head) == [merging, slower]
+    assert s3_figures.of_btio(_runs(local=10.0, separate=10.0, merged=20.0), 0.0)[0].verdict == claims.NOT_CONFIRMED
+    # Where the line had no processor, the machine was measured.
+    late = s3_figures.of_btio(took, 0.5)
+    assert all(one.verdict == claims.NOT_MEASURED and "late in 50%" in one.found for one in late)
+    assert all(one.verdict == claims.NOT_MEASURED for one in s3_figures.of_btio({("full", "local"): [1.0]}, 0.0))
+
+    def turns(times: float) -> s3_figures.Turns:
+        return s3_figures.Turns({0: [2.0], 1: [2.0], 5: [5.0 * times]}, 0.1, 10)
+
+    both = {"separate": turns(1.0), "merged": turns(1.1)}
+    assert s3_figures.mixed(tmp_path / "none", head, both, {}, 0.0)[2].verdict == claims.NOT_MEASURED
+    overlap, same, beside = s3_figures.mixed(tmp_path / "s3-mixed", head, both, both, 0.0)
+    assert overlap.verdict == claims.CONFIRMED and "merged: off by +10%" in overlap.found
+    assert same.verdict == claims.NOT_CONFIRMED and "k = 5 1.10" in same.found
+    assert beside.verdict == claims.CONFIRMED
+    (tmp_path / "docs").mkdir()
+    words = [s3_figures.keep(tmp_path / name, tmp_path / "docs") for name in ("s3-btio", "s3-mixed")]
+    assert all((tmp_path / "docs" / link).exists() for text in words for link in re.findall(r"\(([^)]+)\)", text))
+    assert findings.Committed(tmp_path / "docs").cluster("s3-mixed") == [overlap, same, beside]
+    assert review.ours(tmp_path / "docs", "s3-fig13", "s3-btio").judged == [merging, slower]
 
 
 def test_a_quick_run_of_all_takes_less_than_a_quarter_of_an_hour(capsys):
@@ -379,6 +528,19 @@ def test_a_quick_run_of_all_takes_less_than_a_quarter_of_an_hour(capsys):
         )
     ]
     assert len(minutes) == 4 and sum(minutes) < 15
+
+
+def test_some_figures_go_among_those_that_are_committed(tmp_path: Path, capsys):
+    folder = tmp_path / "lab/figures"
+    folder.mkdir(parents=True)
+    (folder / "s1-fig3.csv").write_bytes((DOCS / "lab/figures/s1-fig3.csv").read_bytes())
+    store = _measured([KNOWN["s1-window"], KNOWN["s1-fig2"]], tmp_path)
+    commands.main_report(["--quick", "--into", str(folder.parent), "--out", str(store.path.parent), "s1-window"])
+    page = (folder.parent / "README.md").read_text()
+    assert re.findall(r"^## ([\w-]+):", page, re.MULTILINE) == ["s1-fig3", "s1-window"]
+    assert "2026-01-02" not in data.read(folder / "s1-fig3.csv").head["taken"]
+    with pytest.raises(LabError, match="--docs DIR or --into DIR"):
+        commands.main_report(["--quick", "--out", str(store.path.parent), "s1-window"])
 
 
 class _Instant:
@@ -406,15 +568,20 @@ class _There:
         return None
 
 
-def test_every_experiment_can_be_reported_after_a_quick_run(tmp_path: Path):
-    """What `run all --quick` does after its measurements, but for drawing: sentences, judgements, CSVs."""
-    every = list(KNOWN.values())
-    work = runner.jobs(every, QUICK)
-    store = Store(tmp_path / "results.jsonl")
+def _measured(experiments: list[Experiment], folder: Path) -> Store:
+    """Results of a quick run of these."""
+    store = Store(folder / "results.jsonl")
     facts = {"taken": "2026-01-02T03:04:05Z", "processor": "abacus", "cores": 2, "memory_bytes": 1 << 34}
     session = store.begin({**facts, "kernel": "6.0", "sysctl": {}, "versions": {}})
     there = {name: _There() for name in STACKS}
-    runner.measure(work, store, session, there, lambda *_: _Instant(), Place(tmp_path))
+    runner.measure(runner.jobs(experiments, QUICK), store, session, there, lambda *_: _Instant(), Place(folder))
+    return store
+
+
+def test_every_experiment_can_be_reported_after_a_quick_run(tmp_path: Path):
+    """What `run all --quick` does after its measurements, but for drawing: sentences, judgements, CSVs."""
+    every = list(KNOWN.values())
+    store = _measured(every, tmp_path)
     for one in every:
         curves = collect(one, QUICK, store)
         assert curves.complete and report.sentence(curves), one.name
