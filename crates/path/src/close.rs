@@ -10,18 +10,18 @@ const LAGGARD_SHARE: f64 = 0.5;
 /// Which connection to close when there is one too many: the slowest, if it delivers less than half
 /// of the median (it scatters the read times of all); otherwise the youngest, whose window is the
 /// least warm; of two equally young ones the one with the higher id.
-pub fn close_candidate(connections: &[Connection]) -> Option<ConnectionId> {
-    let mut rates: Vec<f64> = connections.iter().filter_map(|c| c.bytes_per_s).collect();
-    if rates.len() == connections.len() {
-        let median = median(&mut rates)?;
-        let slowest = connections
-            .iter()
-            .min_by(|a, b| a.bytes_per_s.unwrap_or(0.0).total_cmp(&b.bytes_per_s.unwrap_or(0.0)))?;
-        if slowest.bytes_per_s.unwrap_or(0.0) < LAGGARD_SHARE * median {
-            return Some(slowest.id);
-        }
-    }
-    connections.iter().min_by(|a, b| by_age(a, b)).map(|c| c.id)
+pub fn close_candidate<'a>(
+    connections: impl Iterator<Item = &'a Connection> + Clone,
+) -> Option<ConnectionId> {
+    // Where one rate is not known they cannot be compared.
+    let rates: Option<Vec<f64>> = connections.clone().map(|one| one.bytes_per_s).collect();
+    let slow = median(&mut rates.unwrap_or_default()).map_or(0.0, |median| LAGGARD_SHARE * median);
+    let rate = |one: &Connection| one.bytes_per_s.unwrap_or(slow);
+    let slowest = connections.clone().min_by(|a, b| rate(a).total_cmp(&rate(b)));
+    slowest
+        .filter(|one| rate(one) < slow)
+        .or_else(|| connections.min_by(|a, b| by_age(a, b)))
+        .map(|one| one.id)
 }
 
 /// The younger first, and of two equally young ones the one with the higher id. An unknown age is
@@ -45,13 +45,13 @@ mod tests {
     fn the_laggard_is_closed_first_then_the_youngest() {
         let mut all = vec![connection(1, 9.0, 10.0), connection(2, 1.0, 11.0)];
         all.push(connection(3, 5.0, 9.0));
-        assert_eq!(close_candidate(&all), Some(ConnectionId(2)));
+        assert_eq!(close_candidate(all.iter()), Some(ConnectionId(2)));
         all[0].bytes_per_s = Some(4.0);
-        assert_eq!(close_candidate(&all), Some(ConnectionId(1)));
+        assert_eq!(close_candidate(all.iter()), Some(ConnectionId(1)));
         all[0].bytes_per_s = None; // not comparable: age decides
-        assert_eq!(close_candidate(&all), Some(ConnectionId(2)));
+        assert_eq!(close_candidate(all.iter()), Some(ConnectionId(2)));
         all[2].age_s = Some(1.0);
-        assert_eq!(close_candidate(&all), Some(ConnectionId(3)));
-        assert_eq!(close_candidate(&[]), None);
+        assert_eq!(close_candidate(all.iter()), Some(ConnectionId(3)));
+        assert_eq!(close_candidate([].iter()), None);
     }
 }

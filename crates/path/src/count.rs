@@ -80,7 +80,7 @@ enum Mode {
 
 /// Chooses the number of connections.
 #[derive(Clone, Debug)]
-pub struct Count {
+pub(crate) struct Count {
     n: u32,
     max: u32,
     /// What it may ask for where the peer grants it.
@@ -106,7 +106,7 @@ pub struct Count {
 
 impl Count {
     /// Begins with a number, and asks for no more than another.
-    pub fn new(initial: u32, max: u32) -> Self {
+    pub(crate) fn new(initial: u32, max: u32) -> Self {
         let max = max.max(1);
         Self {
             n: initial.clamp(1, max),
@@ -132,7 +132,7 @@ impl Count {
     /// Where the path is remembered, as many as carried it. More would fill it sooner, since each
     /// brings an initial window, but those that are closed then take what their windows have grown
     /// to with them.
-    pub fn first(&mut self, rtt_s: f64, window_bytes: f64, known: Option<&Remembered>) -> u32 {
+    pub(crate) fn first(&mut self, rtt_s: f64, window_bytes: f64, known: Option<&Remembered>) {
         let bandwidth = match known {
             Some(known) if known.measured => known.bandwidth,
             Some(known) => known.bandwidth.max(ASSUMED_BANDWIDTH),
@@ -145,11 +145,10 @@ impl Count {
         if needed > self.n {
             (self.n, self.why, self.asked_s) = (needed, Why::RoundTrip, None);
         }
-        self.n
     }
 
     /// The peer grants no more than these.
-    pub fn grant(&mut self, most: u32) {
+    pub(crate) fn grant(&mut self, most: u32) {
         self.max = self.allowed.min(most.max(1));
         if self.n > self.max {
             (self.n, self.why, self.asked_s) = (self.max, Why::AtMost, None);
@@ -158,47 +157,46 @@ impl Count {
     }
 
     /// The number wanted.
-    pub fn connections(&self) -> u32 {
+    pub(crate) fn connections(&self) -> u32 {
         self.n
     }
 
     /// Why.
-    pub fn why(&self) -> Why {
+    pub(crate) fn why(&self) -> Why {
         self.why
     }
 
     /// A number is being looked for.
-    pub fn is_searching(&self) -> bool {
+    pub(crate) fn is_searching(&self) -> bool {
         !matches!(self.mode, Mode::Hold { .. })
     }
 
     /// Searches again from the present number.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.mode = Mode::Grow { below: None };
         (self.refused, self.per_connection, self.line, self.least) = (None, None, 0.0, 1);
         self.measure_anew();
     }
 
     /// Takes what is known now; `filling` while the path's startup tells nothing of a level.
-    pub fn handle(&mut self, now: &Estimate, filling: bool) -> u32 {
+    pub(crate) fn handle(&mut self, now: &Estimate, filling: bool) {
         if filling {
             self.measure_anew();
             self.why = if self.why == Why::RoundTrip { self.why } else { Why::Filling };
-            return self.n;
+            return;
         }
         if !self.are_open(now) {
-            return self.n;
+            return;
         }
         if !now.full {
             if self.rates.is_empty() || now.bytes_per_s <= 0.0 {
                 self.measure_anew();
             }
             self.why = Why::Application;
-            return self.n;
+            return;
         }
         if self.refused.is_some_and(|(_, again_s)| now.t_s >= again_s) {
-            self.restart();
-            return self.n;
+            return self.restart();
         }
         self.rates.push_back((now.t_s, now.bytes_per_s));
         while self.rates.front().is_some_and(|(t_s, _)| now.t_s - t_s > 2.0 * LEVEL_S.1) {
@@ -213,7 +211,6 @@ impl Count {
                 }
             }
         }
-        self.n
     }
 
     /// As many are open as were asked for; those that do not come are taken for refused.

@@ -50,7 +50,7 @@ enum Search {
 
 /// The APT study's search.
 #[derive(Clone, Debug)]
-pub struct Golden {
+pub(crate) struct Golden {
     config: GoldenConfig,
     search: Search,
     connections: u32,
@@ -64,7 +64,7 @@ pub struct Golden {
 
 impl Golden {
     /// A search that has not begun.
-    pub fn new(config: GoldenConfig) -> Self {
+    pub(crate) fn new(config: GoldenConfig) -> Self {
         let connections = config.connections_initial.clamp(1, config.connections_max.max(1));
         Self {
             config,
@@ -79,7 +79,7 @@ impl Golden {
     }
 
     /// Takes one sample. One that lies before its predecessor changes nothing.
-    pub fn handle_sample(&mut self, sample: &Sample) {
+    pub(crate) fn handle_sample(&mut self, sample: &Sample) {
         let before = self.t_last_s.unwrap_or(sample.t_s);
         let interval_s = sample.t_s - before;
         self.is_bad = !(interval_s >= 0.0 && sample.bytes_per_s.is_finite());
@@ -98,12 +98,12 @@ impl Golden {
     }
 
     /// The number wanted.
-    pub fn connections(&self) -> u32 {
+    pub(crate) fn connections(&self) -> u32 {
         self.connections
     }
 
     /// What it is doing.
-    pub fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> Phase {
         match self.search {
             Search::Bracket { .. } => Phase::Bracket,
             Search::Section { .. } => Phase::Section,
@@ -112,7 +112,7 @@ impl Golden {
     }
 
     /// Why.
-    pub fn why(&self) -> Why {
+    pub(crate) fn why(&self) -> Why {
         match self.search {
             _ if self.is_bad => Why::BadSample,
             Search::Bracket { .. } => Why::Doubling,
@@ -122,7 +122,7 @@ impl Golden {
     }
 
     /// Searches again.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.search = Search::Bracket { before: None, last: None };
         self.best = None;
         (self.bytes, self.seconds) = (0.0, 0.0);

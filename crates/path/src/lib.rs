@@ -4,49 +4,53 @@
 //! What it is not: it knows no socket, no iSCSI and no clock; it opens, closes and holds back
 //! nothing. Four parts:
 //! * [`tcp_info`]: the kernel's table of what TCP counts, for all who read it.
-//! * One model of a path; docs/design/path.md explains it on one page. [`model`] turns samples into
-//!   an estimate and has every threshold about the path; [`rate`], [`count`] and [`sockets`] decide
+//! * One model of a path; docs/design/path.md explains it on one page. [`Model`] turns samples into
+//!   an estimate and has every threshold about the path; `rate`, `count` and [`sockets`] decide
 //!   from the estimate alone. An incident may change an estimator, never add a branch to a
 //!   decision.
-//! * [`policy`]: who chooses the number of connections instead of [`count`], if the user wants.
+//! * [`PolicyConfig`]: who chooses the number of connections instead of it, if the user wants.
 //! * [`law`]: what a path will allow before anything is sent over it.
 
 #![forbid(unsafe_code)]
 
 mod background;
 mod close;
-pub mod count;
-pub mod golden;
+mod count;
+mod golden;
 pub mod law;
 pub mod limit;
-pub mod memory;
-pub mod model;
+mod memory;
+mod model;
 mod part;
 pub mod paths;
-pub mod policy;
-pub mod rate;
+mod policy;
+mod rate;
 mod recent;
 pub mod sockets;
-pub mod tcp;
+mod tcp;
 pub mod tcp_info;
 mod why;
 
 pub use close::close_candidate;
-pub use count::{CONNECTIONS, Count};
-pub use golden::{Golden, GoldenConfig};
+pub use count::CONNECTIONS;
+pub use golden::GoldenConfig;
 pub use limit::Bottleneck;
-pub use memory::{Remembered, Resume};
-pub use model::{Estimate, Model};
+pub use memory::Remembered;
+pub use model::{Estimate, Model, SHORT_RTT_S};
 pub use part::{part, sending};
 pub use paths::Paths;
 pub use policy::{Phase, PolicyConfig, UnknownPolicy};
-pub use rate::{Pacing, Rate, State};
+pub use rate::{Pacing, State};
 pub use sockets::Sockets;
 pub use tcp::{CongestionControl, Connection, ConnectionId, Sample, Tcp, UnknownCongestionControl};
 pub use tcp_info::TcpInfo;
 pub use why::Why;
 
+use count::Count;
+use golden::Golden;
+use memory::Resume;
 use policy::Number;
+use rate::Rate;
 use sockets::Wishes;
 
 /// What the controller is told. The defaults are for a path of 1 Gbit/s between hosts with Linux'
@@ -67,10 +71,8 @@ pub struct Config {
     pub congestion_controls: Vec<CongestionControl>,
     /// A pace is looked for; otherwise TCP alone decides.
     pub paces: bool,
-    /// It takes what others leave ([`rate`]), and needs a pace for that whatever else is said.
+    /// It takes what others leave, and needs a pace for that whatever else is said.
     pub background: bool,
-    /// What was learnt of this path before.
-    pub remembered: Option<Remembered>,
 }
 
 impl Default for Config {
@@ -85,7 +87,6 @@ impl Default for Config {
             congestion_controls: Vec::new(),
             paces: true,
             background: false,
-            remembered: None,
         }
     }
 }
@@ -153,16 +154,13 @@ impl Controller {
             false => (Model::default(), Rate::default()),
         };
         let (resume, wishes, sockets) = (Resume::default(), Wishes::default(), Sockets::default());
-        let mut controller =
-            Self { config, model, rate, number, resume, wishes, sockets, begun: false };
-        controller.remember(controller.config.remembered);
-        controller
+        Self { config, model, rate, number, resume, wishes, sockets, begun: false }
     }
 
     /// Before the first command, from the round trip of the login and the connections that are
     /// open: how many to have at once, and what may go over them.
     pub fn first(&mut self, rtt_s: Option<f64>, open: u32) -> Orders {
-        if let Some(rtt_s) = rtt_s.filter(|rtt_s| *rtt_s >= model::SHORT_RTT_S) {
+        if let Some(rtt_s) = rtt_s.filter(|rtt_s| *rtt_s >= SHORT_RTT_S) {
             self.begun = true;
             self.begin(rtt_s);
         }
@@ -182,8 +180,7 @@ impl Controller {
             return self.orders();
         }
         if !self.begun {
-            let rtt_s = now.rtt_s.filter(|rtt_s| *rtt_s >= model::SHORT_RTT_S);
-            if let Some(rtt_s) = rtt_s {
+            if let Some(rtt_s) = now.rtt_s.filter(|rtt_s| *rtt_s >= SHORT_RTT_S) {
                 self.begin(rtt_s);
             }
             self.begun = true;
@@ -247,9 +244,7 @@ impl Controller {
     /// search and a user who chooses the number begin every path as a new one.
     pub fn remember(&mut self, known: Option<Remembered>) {
         let uses = matches!(self.number, Number::Count(_)) && !self.config.background;
-        let known = known.filter(|_| uses);
-        self.config.remembered = known;
-        self.resume = Resume::new(known);
+        self.resume = Resume::new(known.filter(|_| uses));
     }
 
     /// What is worth remembering of this path: nothing of a transfer in the background, whose rate
@@ -270,7 +265,7 @@ impl Controller {
         Remembered::of(self.model.estimate(), connections)
     }
 
-    /// What became of the memory ([`Resume::outcome`]).
+    /// What became of the memory: the name of its phase, or its end; none without one.
     pub fn memory(&self) -> Option<&'static str> {
         self.resume.outcome()
     }

@@ -13,7 +13,7 @@
 use super::model::{Estimate, OTHER_SHARE};
 
 /// What is older than this is forgotten, in seconds: networks are rebuilt by night.
-pub const LIFETIME_S: f64 = 86400.0;
+pub(crate) const LIFETIME_S: f64 = 86400.0;
 /// This part of what was remembered confirms it, and is the most that the RFC lets go before.
 const JUMP: f64 = 0.5;
 /// The round trip may be that many times the remembered one: from half to ten times (RFC 9959).
@@ -66,7 +66,7 @@ impl Remembered {
 
 /// Phases of Careful Resume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Phase {
+pub(crate) enum Phase {
     /// Nothing was sent yet.
     #[default]
     Reconnaissance,
@@ -82,7 +82,7 @@ pub enum Phase {
 
 impl Phase {
     /// The name in reports.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Reconnaissance => "reconnaissance",
             Self::Unvalidated => "unvalidated",
@@ -95,7 +95,7 @@ impl Phase {
 
 /// Goes from one phase to the next.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Resume {
+pub(crate) struct Resume {
     saved: Option<Remembered>,
     phase: Phase,
     /// What became of it, once that is known.
@@ -110,22 +110,22 @@ pub struct Resume {
 
 impl Resume {
     /// With what was remembered, if anything was.
-    pub fn new(saved: Option<Remembered>) -> Self {
+    pub(crate) fn new(saved: Option<Remembered>) -> Self {
         Self { saved, ..Self::default() }
     }
 
     /// The present phase.
-    pub fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> Phase {
         self.phase
     }
 
     /// What is remembered of this path, from the time on when its round trip is known.
-    pub fn saved(&self) -> Option<&Remembered> {
+    pub(crate) fn saved(&self) -> Option<&Remembered> {
         self.saved.as_ref().filter(|_| self.phase != Phase::Reconnaissance)
     }
 
     /// What became of the memory: the name of its phase, or its end; none without one.
-    pub fn outcome(&self) -> Option<&'static str> {
+    pub(crate) fn outcome(&self) -> Option<&'static str> {
         self.saved()?;
         Some(match (self.phase, self.confirmed) {
             (Phase::Normal, Some(true)) => "confirmed",
@@ -135,7 +135,7 @@ impl Resume {
     }
 
     /// The round trip of this path is known: what is remembered of it, if that is the same path.
-    pub fn begin(&mut self, rtt_s: f64) -> Option<Remembered> {
+    pub(crate) fn begin(&mut self, rtt_s: f64) -> Option<Remembered> {
         self.saved = self.saved.filter(|saved| saved.is_of(rtt_s));
         self.phase = if self.saved.is_some() { Phase::Unvalidated } else { Phase::Normal };
         self.saved
@@ -143,7 +143,7 @@ impl Resume {
 
     /// What the line is believed to carry now, in bytes a second: a path that fills needs no more.
     /// Nothing is believed of a line that was never seen saturated.
-    pub fn belief(&self) -> Option<f64> {
+    pub(crate) fn belief(&self) -> Option<f64> {
         let saved = self.saved()?;
         let saved = saved.measured.then_some(saved.bandwidth);
         match (self.phase, self.confirmed) {
@@ -155,7 +155,7 @@ impl Resume {
 
     /// Takes what is known now. Answers what to go back to, in bytes a second, when the jump was
     /// too much.
-    pub fn handle(&mut self, now: &Estimate) -> Option<f64> {
+    pub(crate) fn handle(&mut self, now: &Estimate) -> Option<f64> {
         let jump = JUMP * self.saved()?.bandwidth;
         if now.full {
             self.full_s += (now.t_s - self.last_s).clamp(0.0, now.round_s());
@@ -299,8 +299,11 @@ mod tests {
         let slow = Remembered { bandwidth: 1e6, measured: false, connections: 0, ..SAVED };
         let mut resume = Resume::new(Some(slow));
         assert_eq!((resume.begin(0.1), resume.belief()), (Some(slow), None));
-        let first =
-            |known: Option<Remembered>| crate::Count::new(4, 64).first(0.1, 3e6, known.as_ref());
+        let first = |known: Option<Remembered>| {
+            let mut count = crate::Count::new(4, 64);
+            count.first(0.1, 3e6, known.as_ref());
+            count.connections()
+        };
         assert_eq!(first(Some(slow)), first(None));
         assert!(first(Some(Remembered { measured: true, ..slow })) < first(None));
         assert_eq!(first(Some(Remembered { connections: 36, ..SAVED })), 36);

@@ -131,6 +131,11 @@ impl Estimate {
         self.rtt_s.unwrap_or(SAMPLE_S) + SAMPLE_S
     }
 
+    /// Seconds over which a saturated line is measured.
+    fn span_s(&self) -> f64 {
+        MEASURE.0 + MEASURE.1 * self.rtt_s.unwrap_or(0.0)
+    }
+
     /// What a connection goes on carrying that has carried so much: no more than losses leave it.
     pub(crate) fn lasting(&self, each: f64) -> f64 {
         each.min(self.each_most.unwrap_or(f64::INFINITY))
@@ -223,23 +228,23 @@ impl Model {
         let (t_s, bytes_per_s, full) = (now.t_s, now.bytes_per_s, now.full);
         let believed = now.bandwidth.unwrap_or(0.0);
         let interval = Interval { t_s, dt_s, bytes_per_s, rtt_s, retransmits, full, believed };
-        self.recent.push(interval, 4.0 * (MEASURE.0 + MEASURE.1 * now.rtt_s.unwrap_or(0.0)));
+        self.recent.push(interval, 4.0 * now.span_s());
         let rounds_s = 2.0 * now.rtt_s.unwrap_or(0.0).max(SAMPLE_S);
         now.carried = self.recent.mean(t_s - rounds_s).unwrap_or(0.0);
         self.note_queue(rtt_s, &mut now);
-        now.loss = self.recent.loss(t_s - rounds_s, SEGMENT_BYTES);
+        now.loss = self.recent.loss(t_s - rounds_s);
         now.lossy = now.loss > LOSS_SHARE;
         self.note_bandwidth(pace, sample.held_share >= FULL_SHARE, &mut now);
         self.note_draining(dt_s, pace, &mut now);
         now.window_bytes = sample.typical(window_bytes).filter(|bytes| *bytes > 0.0);
         let held = is_held(sample, pace, &now);
         now.line = held || now.saturated;
-        let lately_s = MEASURE.0 + MEASURE.1 * now.rtt_s.unwrap_or(0.0);
-        now.loss_lately = self.recent.loss(t_s - lately_s, SEGMENT_BYTES);
-        let unexplained = self.loses_without_queue(t_s - 2.0 * lately_s);
+        now.loss_lately = self.recent.loss(t_s - now.span_s());
+        let since_s = t_s - 2.0 * now.span_s();
+        let unexplained = self.loses_without_queue(since_s);
         now.losses_limit =
             now.full && !now.line && !uses_bbr(sample) && !is_busy_elsewhere(sample) && unexplained;
-        now.each_most = unexplained.then(|| self.each_most(sample, t_s - 2.0 * lately_s)).flatten();
+        now.each_most = unexplained.then(|| self.each_most(sample, since_s)).flatten();
         now.limits = limits(sample, held, &now);
         self.last = now;
         &self.last
@@ -277,10 +282,9 @@ impl Model {
         let under_way = sample.outstanding_bytes.map(|now| before.map_or(now, |old| old.min(now)));
         let believed = now.bandwidth.unwrap_or(0.0).max(now.bytes_per_s);
         let holds = |bytes: f64| bytes >= FULL_SHARE * believed * now.rtt_s.unwrap_or(0.0);
-        let app_limited = sample.typical(|tcp| tcp.app_limited.map(|app| f64::from(u8::from(app))));
         sample.held_share >= FULL_SHARE
             || now.bytes_per_s.max(now.carried) > 0.0
-                && under_way.map_or(app_limited.is_none_or(|share| share < MOSTLY), holds)
+                && under_way.map_or_else(|| !is_app_limited(sample), holds)
     }
 
     fn note_queue(&mut self, rtt_s: Option<f64>, now: &mut Estimate) {
@@ -340,7 +344,7 @@ impl Model {
             now.bandwidth = Some(self.recent.most(now.t_s - 2.0 * first_s, first_s));
             return;
         }
-        let span_s = MEASURE.0 + MEASURE.1 * rtt_s;
+        let span_s = now.span_s();
         let measured = self.saturated_since_s.and_then(|since_s| {
             let from_s = since_s.max(now.t_s - span_s);
             // While holes are repaired, the best rounds count: what comes through them at once is
@@ -367,7 +371,7 @@ impl Model {
 
     /// Since then packets were lost, and no queue was there that could have run over.
     fn loses_without_queue(&self, since_s: f64) -> bool {
-        let loss = self.recent.loss(since_s, SEGMENT_BYTES);
+        let loss = self.recent.loss(since_s);
         let most_s = self.recent.since(since_s).filter_map(|one| one.rtt_s).reduce(f64::max);
         let queue_s = most_s.unwrap_or(0.0) - self.last.rtt_s.unwrap_or(0.0);
         loss > 0.0 && loss <= LOSS_SHARE && queue_s < 2.0 * self.last.queue_target_s
@@ -378,7 +382,7 @@ impl Model {
     fn each_most(&self, sample: &Sample, since_s: f64) -> Option<f64> {
         let control = sample.connections.iter().find_map(|one| one.tcp.congestion_control)?;
         let rtt_s = self.last.rtt_s.filter(|rtt_s| *rtt_s > 0.0)?;
-        let loss = self.recent.loss(since_s, SEGMENT_BYTES);
+        let loss = self.recent.loss(since_s);
         let lost: f64 = self.recent.since(since_s).map(|one| one.retransmits).sum();
         let least = loss * (1.0 - 1.0 / lost.max(1.0).sqrt());
         (least > 0.0).then(|| Law::of(control, rtt_s, least).window_bytes / rtt_s)
@@ -419,7 +423,7 @@ impl Model {
             self.stays_s += now.queue_s;
             (self.draining, self.saturated_since_s) = (None, None);
             // A longer way or jitter loses nothing; what others fill runs over, and is there again.
-            let loses = self.recent.loss(now.t_s - 2.0 * MEASURE.0, SEGMENT_BYTES) > 0.0;
+            let loses = self.recent.loss(now.t_s - 2.0 * MEASURE.0) > 0.0;
             now.shared = loses && self.ask_after_s > ASK_AGAIN_S.0;
             self.ask_at_s = now.t_s + self.ask_after_s;
             self.ask_after_s = (2.0 * self.ask_after_s).min(ASK_AGAIN_S.1);

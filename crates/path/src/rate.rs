@@ -83,7 +83,7 @@ pub struct Pacing {
 
 /// Finds the pace.
 #[derive(Clone, Debug, Default)]
-pub struct Rate {
+pub(crate) struct Rate {
     state: State,
     pacing: Pacing,
     begun: bool,
@@ -108,63 +108,62 @@ pub struct Rate {
 
 impl Rate {
     /// The rate of a transfer that takes what others leave.
-    pub fn in_background() -> Self {
+    pub(crate) fn in_background() -> Self {
         Self { background: Some(Background::default()), ..Self::default() }
     }
 
     /// What is carried now tells nothing of a level: the path fills, or others are let go first.
-    pub fn is_passing(&self) -> bool {
+    pub(crate) fn is_passing(&self) -> bool {
         self.background.as_ref().map_or(self.state == State::Startup, Background::is_passing)
     }
 
     /// What may go before anything was measured.
-    pub fn first(&mut self, rtt_s: Option<f64>, connections: u32) -> Pacing {
+    pub(crate) fn first(&mut self, rtt_s: Option<f64>, connections: u32) {
         if let Some(background) = &mut self.background {
             self.pacing.bytes_per_s = Some(background.first(rtt_s));
             self.state = background.state();
-            return self.pacing;
+            return;
         }
         self.pacing = match rtt_s.filter(|rtt_s| *rtt_s >= SHORT_RTT_S) {
             Some(rtt_s) => self.startup(rtt_s, connections, 0.0),
             None => Pacing::default(),
         };
-        self.pacing
     }
 
     /// What the rate is doing.
-    pub fn state(&self) -> State {
+    pub(crate) fn state(&self) -> State {
         self.state
     }
 
     /// What may go now.
-    pub fn pacing(&self) -> Pacing {
+    pub(crate) fn pacing(&self) -> Pacing {
         self.pacing
     }
 
     /// What the line of a path that fills is believed to carry, in bytes a second
     /// ([`super::memory`]).
-    pub fn believe(&mut self, bytes_per_s: Option<f64>) {
+    pub(crate) fn believe(&mut self, bytes_per_s: Option<f64>) {
         self.belief = bytes_per_s;
     }
 
     /// The path was filled with too much: goes on from this rate, carefully.
-    pub fn retreat(&mut self, bytes_per_s: f64) {
+    pub(crate) fn retreat(&mut self, bytes_per_s: f64) {
         (self.best, self.near) = (bytes_per_s, true);
     }
 
-    /// Takes what is known now and answers what may go.
-    pub fn handle(&mut self, now: &Estimate) -> Pacing {
+    /// Takes what is known now.
+    pub(crate) fn handle(&mut self, now: &Estimate) {
         if let Some(background) = &mut self.background {
             self.pacing.bytes_per_s = Some(background.handle(now));
             self.state = background.state();
-            return self.pacing;
+            return;
         }
         let Some(rtt_s) = now.rtt_s.filter(|rtt_s| *rtt_s >= SHORT_RTT_S) else {
             // Before a round trip was sampled, what is remembered of the login's stays.
             if self.belief.is_none() || now.rtt_s.is_some() {
                 *self = Self::default();
             }
-            return self.pacing;
+            return;
         };
         if !std::mem::replace(&mut self.begun, true) {
             (self.state, self.round_ends_s) = (State::Startup, now.t_s + now.round_s());
@@ -183,7 +182,6 @@ impl Rate {
         let floor = f64::from(now.connections) * WINDOW_LEAST_SEGMENTS * SEGMENT_BYTES / rtt_s;
         let least = |pace: f64| pace.max(floor).max(COMMAND_BYTES_PER_S);
         self.pacing.bytes_per_s = self.pacing.bytes_per_s.map(least);
-        self.pacing
     }
 
     /// Startup has found what the path carries.

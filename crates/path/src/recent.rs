@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::tcp::median;
+use super::tcp::{SEGMENT_BYTES, median};
 
 /// What lies between two samples.
 #[derive(Clone, Copy, Debug)]
@@ -94,9 +94,9 @@ impl Recent {
     }
 
     /// Segments sent again since a time, as a share of all.
-    pub(crate) fn loss(&self, since_s: f64, segment_bytes: f64) -> f64 {
+    pub(crate) fn loss(&self, since_s: f64) -> f64 {
         let (lost, sent) = self.since(since_s).fold((0.0, 0.0), |(lost, sent), one| {
-            (lost + one.retransmits, sent + one.bytes_per_s * one.dt_s / segment_bytes)
+            (lost + one.retransmits, sent + one.bytes_per_s * one.dt_s / SEGMENT_BYTES)
         });
         if lost > 0.0 { lost / (sent + lost) } else { 0.0 }
     }
@@ -119,7 +119,7 @@ mod tests {
             dt_s: 0.1,
             bytes_per_s,
             rtt_s: Some(rtt_s),
-            retransmits: 1.0,
+            retransmits: bytes_per_s * 0.1 / SEGMENT_BYTES,
             full,
             believed: 0.0,
         }
@@ -137,6 +137,6 @@ mod tests {
         assert_eq!(recent.mean(1.0), None);
         assert_eq!(recent.most(0.0, 0.2), 9.5e6);
         assert_eq!(recent.least_rtt_s(0.0), Some(0.055), "what is older is forgotten");
-        assert!((recent.loss(0.9, 1e6) - 0.5).abs() < 1e-9);
+        assert!((recent.loss(0.9) - 0.5).abs() < 1e-9);
     }
 }

@@ -66,8 +66,6 @@ pub struct Tcp {
     pub in_flight_bytes: Option<f64>,
     /// Written and not yet sent.
     pub not_sent_bytes: Option<f64>,
-    /// Rate at which data was delivered lately.
-    pub delivery_rate_bytes_per_s: Option<f64>,
     /// Share of the interval in which there was something to send (0–1).
     pub busy_share: Option<f64>,
     /// Share of the interval in which the peer's window held it up (0–1).

@@ -270,7 +270,6 @@ impl TcpInfo {
             cwnd_bytes: Some(self.cwnd_bytes() as f64),
             in_flight_bytes: Some(self.unacked_bytes() as f64),
             not_sent_bytes: self.not_sent_bytes.map(f64::from),
-            delivery_rate_bytes_per_s: self.delivery_rate_bytes_per_s.map(|rate| rate as f64),
             busy_share: share(before.busy_us, self.busy_us),
             rwnd_limited_share: share(before.rwnd_limited_us, self.rwnd_limited_us),
             sndbuf_limited_share: share(before.sndbuf_limited_us, self.sndbuf_limited_us),

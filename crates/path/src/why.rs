@@ -15,8 +15,7 @@ pub enum Why {
     Filling,
     /// The round trip asks for so many.
     RoundTrip,
-    /// The path carried this last time, in bytes a second; what became of the memory
-    /// ([`super::memory::Resume::outcome`]).
+    /// The path carried this last time, in bytes a second; what became of the memory.
     Remembered(f64, &'static str),
     /// Each connection is limited by this, so that more can help.
     Limited(Bottleneck),

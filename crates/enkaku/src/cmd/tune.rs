@@ -22,8 +22,8 @@ const CONNECTIONS_LIMIT: i64 = 65_535;
 /// In: {"t_s":1.0,"n":4,"bytes_per_s":1e8}: end of the interval, connections open in it, mean
 /// payload. Optional, of the path or of each element of "connections" (with "id", "age_s",
 /// "bytes_per_s"): rtt_us, rtt_var_us, min_rtt_us, cwnd_bytes, in_flight_bytes,
-/// delivery_rate_bytes_per_s, busy_share, rwnd_limited_share, sndbuf_limited_share, retransmits,
-/// app_limited, peer_window_bytes, send_buffer_bytes, congestion_control. Out, one line each:
+/// not_sent_bytes, busy_share, rwnd_limited_share, sndbuf_limited_share, retransmits, app_limited,
+/// peer_window_bytes, send_buffer_bytes, congestion_control. Out, one line each:
 /// {"n","phase","why"}.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -85,7 +85,7 @@ fn answer(orders: &Orders, sample: &Sample) -> Value {
         answer["congestion_control"] = control.as_str().into();
     }
     let surplus = orders.connections < sample.connections_open;
-    if let Some(id) = close_candidate(&sample.connections).filter(|_| surplus) {
+    if let Some(id) = close_candidate(sample.connections.iter()).filter(|_| surplus) {
         answer["close"] = id.0.into();
     }
     answer
@@ -216,7 +216,6 @@ impl Fields<'_> {
             cwnd_bytes: self.rate("cwnd_bytes")?,
             in_flight_bytes: self.rate("in_flight_bytes")?,
             not_sent_bytes: self.rate("not_sent_bytes")?,
-            delivery_rate_bytes_per_s: self.rate("delivery_rate_bytes_per_s")?,
             busy_share: self.share("busy_share")?,
             rwnd_limited_share: self.share("rwnd_limited_share")?,
             sndbuf_limited_share: self.share("sndbuf_limited_share")?,

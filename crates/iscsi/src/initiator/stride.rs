@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
-use path::model::SHORT_RTT_S;
+use path::SHORT_RTT_S;
 
 /// Pieces that several connections share.
 const SHARED_LEN: u32 = 256 << 10;

@@ -15,8 +15,8 @@ fn start(line: Line, remembered: Option<Remembered>, seed: u64, to_s: f64) -> Tr
     // Jumbo frames, or a simulated second takes one.
     let packet_bytes = if line.bytes_per_s > GIGABIT { 9000.0 } else { 1448.0 };
     let scenario = Scenario { line, depth_bytes, packet_bytes, ..Scenario::default() };
-    let config = Config { remembered, ..Config::default() };
-    let mut transfer = Transfer::new(of_seed(scenario, seed), config, seed);
+    let mut transfer = Transfer::new(of_seed(scenario, seed), Config::default(), seed);
+    transfer.remember(remembered);
     transfer.run(to_s);
     transfer
 }

@@ -380,6 +380,11 @@ impl Transfer {
         self.link.dropped
     }
 
+    /// What is known of the path before the first command.
+    pub(crate) fn remember(&mut self, known: Option<Remembered>) {
+        self.controller.iter_mut().for_each(|controller| controller.remember(known));
+    }
+
     /// What is worth keeping for the next transfer.
     pub(crate) fn remembered(&self) -> Option<Remembered> {
         self.controller.as_ref()?.remembered()

@@ -104,7 +104,7 @@ impl Actuator {
         now: Instant,
     ) {
         let surplus = view.open.saturating_sub(orders.connections);
-        let mut left = measured.sample.connections.clone();
+        let mut closed = BTreeSet::new();
         let lacks = shared.with(|state, batch| {
             state.growth.wanted = orders.connections;
             let slow = if self.evenly { &[][..] } else { &measured.slowness };
@@ -117,8 +117,10 @@ impl Actuator {
                 }
             }
             for _ in 0..surplus {
-                let Some(ConnectionId(serial)) = close_candidate(&left) else { break };
-                left.retain(|connection| connection.id.0 != serial);
+                let all = measured.sample.connections.iter();
+                let left = all.filter(|connection| !closed.contains(&connection.id.0));
+                let Some(ConnectionId(serial)) = close_candidate(left) else { break };
+                closed.insert(serial);
                 if state.release(serial, batch) {
                     tracing::debug!(serial, why = %orders.why, "connection released");
                 }

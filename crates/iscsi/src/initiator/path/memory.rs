@@ -1,5 +1,5 @@
 //! The file in which paths are remembered between processes. What is worth keeping and what may be
-//! believed is decided elsewhere (`path::Paths`, `path::memory`); here it is read once,
+//! believed is decided elsewhere (`path::Paths`, `path::Remembered`); here it is read once,
 //! when a disk is opened, and written every minute in which something was carried, and at the end.
 //!
 //! Several processes share the file. Each writes it anew with its own peer changed, beside it and

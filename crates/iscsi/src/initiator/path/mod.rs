@@ -18,17 +18,15 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use iscsi_proto::time::Instant;
-use path::model::SHORT_RTT_S;
 use path::{
-    Bottleneck, Orders, Pacing, Phase as Search, PolicyConfig, Sample, Sockets, State, Tcp, Why,
-    part, sending,
+    Bottleneck, Orders, Pacing, Phase as Search, PolicyConfig, SHORT_RTT_S, Sample, Sockets, State,
+    Tcp, Why, part, sending,
 };
 
 use self::actuator::Actuator;
 pub(super) use self::begin::first_number;
 pub(super) use self::memory::Keeper;
 use self::meter::{Measured, Meter, View};
-use self::report::History;
 pub use self::report::{PathChange, PathConnection, PathReport};
 use self::share::{Held, Meted};
 pub use self::share::{Share, ShareError};
@@ -61,7 +59,6 @@ pub(super) struct Controller {
     rtt_s: f64,
     meted: Meted,
     actuator: Actuator,
-    history: History,
     /// The last decision that was carried out.
     wanted: u32,
     /// The target grants fewer connections than `golden` wanted; it searches again when more can
@@ -118,7 +115,6 @@ impl Controller {
             rtt_s: 0.0,
             meted: Meted::new(config.share),
             actuator: Actuator::new(config),
-            history: History::default(),
             wanted: config.connections.into(),
             refused: false,
             capped: false,
@@ -177,10 +173,9 @@ impl Controller {
         let is_long = rtt_us.is_some_and(|us| us >= SHORT_RTT_S * 1e6);
         self.actuator.pace(part, is_long);
         self.actuator.carry_out(shared, &view, &measured, &orders, now);
-        self.history.note(&measured.sample, self.wanted, &orders.why.to_string(), now);
         let known = self.path.remembered();
         shared.memory.note(view.peer(), known, self.carried_bytes, now);
-        self.publish(shared, &view, now, Some((&measured, &orders)));
+        self.publish(shared, &view, now, Some((measured, &orders)));
     }
 
     /// Holds commands back as the path and the user want; the rate of the two.
@@ -255,7 +250,7 @@ impl Controller {
         shared: &Shared,
         view: &View,
         now: Instant,
-        sampled: Option<(&Measured, &Orders)>,
+        sampled: Option<(Measured, &Orders)>,
     ) {
         let mut report = shared.path.lock().unwrap_or_else(PoisonError::into_inner);
         report.policy = self.policy.name();
@@ -268,7 +263,6 @@ impl Controller {
         report.max_rate = self.meted.rate();
         report.line_rate = self.line_rate;
         report.memory = self.path.memory();
-        report.changes = self.history.changes();
         (report.sampled_at, report.carried_bytes) = (now.0, self.carried_bytes);
         let Some((measured, orders)) = sampled else {
             report.connections.clear();
@@ -278,9 +272,10 @@ impl Controller {
         };
         report.phase = orders.phase.as_str();
         report.why = orders.why.to_string();
+        report.note(&measured.sample, now);
         report.bytes_per_s = measured.sample.bytes_per_s;
         report.limit = self.path.estimate().limits;
-        report.connections.clone_from(&measured.connections);
+        report.connections = measured.connections;
         if self.meted.binds() {
             report.limit = Bottleneck::Share;
             report.why = "the rate is limited to what we may take".to_owned();

@@ -1,7 +1,6 @@
 //! What the path controller tells about itself: the number of connections over time with reasons,
 //! and each connection's rate and TCP state. Values only.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use iscsi_proto::ids::Cid;
@@ -109,41 +108,31 @@ pub struct PathChange {
     pub why: String,
 }
 
-/// Changes so far.
-#[derive(Debug, Default)]
-pub(super) struct History {
-    changes: VecDeque<PathChange>,
-}
-
-impl History {
-    /// Notes a change, if it is one.
-    pub(super) fn note(&mut self, sample: &Sample, wanted: u32, why: &str, now: Instant) {
-        let open = sample.connections_open;
-        let why = match self.changes.back() {
+impl PathReport {
+    /// Notes what is wanted, with the reason that it gives now, if that is a change.
+    pub(super) fn note(&mut self, sample: &Sample, now: Instant) {
+        let (wanted, open) = (self.connections_wanted, sample.connections_open);
+        let why = match self.changes.last() {
             Some(last) if (last.wanted, last.open) == (wanted, open) => return,
             Some(last) if last.wanted == wanted && open > last.open => "connections were opened",
             Some(last) if last.wanted == wanted && open < last.open && open >= wanted => {
                 "connections were closed"
             }
             Some(last) if last.wanted == wanted && open < last.open => "connections were lost",
-            _ => why,
+            _ => self.why.as_str(),
         };
-        if let Some(last) = self.changes.back_mut().filter(|last| last.why == why) {
+        if let Some(last) = self.changes.last_mut().filter(|last| last.why == why) {
             // One line for all that come and go for one reason.
             if last.wanted == wanted {
                 (last.open, last.bytes_per_s) = (open, sample.bytes_per_s);
                 return;
             }
         }
-        if self.changes.len() == CHANGES_MAX {
-            self.changes.pop_front();
-        }
         let (at, bytes_per_s, why) = (now.0, sample.bytes_per_s, why.to_owned());
-        self.changes.push_back(PathChange { at, wanted, open, bytes_per_s, why });
-    }
-
-    pub(super) fn changes(&self) -> Vec<PathChange> {
-        self.changes.iter().cloned().collect()
+        if self.changes.len() == CHANGES_MAX {
+            self.changes.remove(0);
+        }
+        self.changes.push(PathChange { at, wanted, open, bytes_per_s, why });
     }
 }
 
@@ -153,27 +142,27 @@ mod tests {
 
     #[test]
     fn only_changes_are_kept_each_with_its_reason() {
-        let mut history = History::default();
-        let mut note = |open, wanted, why| {
+        let mut report = PathReport::default();
+        let note = |report: &mut PathReport, open, wanted, why: &str| {
             let sample = Sample { connections_open: open, ..Sample::default() };
-            history.note(&sample, wanted, why, Instant::default());
+            (report.connections_wanted, report.why) = (wanted, why.to_owned());
+            report.note(&sample, Instant::default());
         };
-        note(4, 4, "begun");
-        note(4, 4, "measuring");
-        note(4, 16, "it helped");
-        note(9, 16, "measuring");
-        note(16, 16, "measuring");
-        note(15, 16, "measuring");
-        note(15, 8, "fewer do");
-        note(8, 8, "measuring");
-        let whys: Vec<String> = history.changes().into_iter().map(|c| c.why).collect();
+        note(&mut report, 4, 4, "begun");
+        note(&mut report, 4, 4, "measuring");
+        note(&mut report, 4, 16, "it helped");
+        note(&mut report, 9, 16, "measuring");
+        note(&mut report, 16, 16, "measuring");
+        note(&mut report, 15, 16, "measuring");
+        note(&mut report, 15, 8, "fewer do");
+        note(&mut report, 8, 8, "measuring");
+        let whys: Vec<&str> = report.changes.iter().map(|c| c.why.as_str()).collect();
         let lost = "connections were lost";
         let (opened, closed) = ("connections were opened", "connections were closed");
         assert_eq!(whys, ["begun", "it helped", opened, lost, "fewer do", closed]);
         for n in 0..1000 {
-            let sample = Sample { connections_open: n, ..Sample::default() };
-            history.note(&sample, n, "more", Instant::default());
+            note(&mut report, n, n, "more");
         }
-        assert_eq!(history.changes().len(), CHANGES_MAX);
+        assert_eq!(report.changes.len(), CHANGES_MAX);
     }
 }
