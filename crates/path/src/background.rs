@@ -12,32 +12,29 @@
 //!
 //! What it is not: it measures nothing, and has no say in the number of connections.
 
-use super::model::{ERROR_SHARE, Estimate, FULL_ROUNDS, OTHER_SHARE};
-use super::rate::{COMMAND_BYTES_PER_S, RESPONSE, State};
-use super::tcp::SEGMENT_BYTES;
+use super::model::{Estimate, FULL_ROUNDS};
+use super::rate::{COMMAND_BYTES, RESPONSE, State};
+use super::tcp::{ERROR_SHARE, INITIAL_WINDOW_BYTES, OTHER_SHARE};
 
-/// What may go in the first round trip, in bytes: ten segments (RFC 6928), of one connection.
-const FIRST_BYTES: f64 = 10.0 * SEGMENT_BYTES;
 /// Startup makes the pace this multiple of what was carried in each round, less than slow start's
 /// double (LEDBAT++, modified slow start), because what is carried is seen a round late.
 const STARTUP: f64 = 1.5;
 /// From this part of the target on a queue is one: startup ends (LEDBAT++), and the pace follows
-/// what is carried.
+/// what is carried. A step of an increase puts what is left of the room beyond the target into a
+/// queue before that is seen.
 const NEAR: f64 = 0.75;
-/// What a decrease takes of the pace at most, once in a round (RFC 6817 §2.4.2, LEDBAT++).
+/// What a decrease takes of the pace at most, once in a round (RFC 6817 §2.4.2, LEDBAT++), and what
+/// is let go for a round in a slowdown.
 const DECREASE_MOST: f64 = 0.5;
-/// A step of an increase puts this part of the room beyond the target into a queue before it is
-/// seen. The room is the longest queue that was seen, up to seconds: buffers hold more than what a
-/// line carries over 40 ms for others' bursts, not for ours.
-const STEP: f64 = 0.25;
+/// The room is the longest queue that was seen, up to seconds: buffers hold more than what a line
+/// carries over 40 ms for others' bursts, not for ours.
 const ROOM_S: f64 = 0.04;
 /// When no queue has stood for so many seconds, steps are twice as long, and so on with the square:
 /// the pace goes with the cube of that time (RFC 9438). A flow of cubic that has lost is back by
 /// then.
 const IDLE_S: f64 = 5.0;
-/// A slowdown lets this part of the pace go for a round; the next one comes after so many rounds,
-/// at least nine (LEDBAT++, periodic slowdown).
-const SLOWDOWN: (f64, f64) = (0.5, 20.0);
+/// A slowdown comes after so many rounds, at least nine (LEDBAT++, periodic slowdown).
+const SLOWDOWN_ROUNDS: f64 = 20.0;
 
 /// Finds the pace of a transfer in the background.
 #[derive(Clone, Debug)]
@@ -64,7 +61,7 @@ impl Default for Background {
     fn default() -> Self {
         Self {
             state: State::Startup,
-            pace: COMMAND_BYTES_PER_S,
+            pace: COMMAND_BYTES,
             line: 0.0,
             fits: 0.0,
             filled: false,
@@ -80,8 +77,9 @@ impl Default for Background {
 impl Background {
     /// What may go before anything was measured, in bytes a second.
     pub(crate) fn first(&mut self, rtt_s: Option<f64>) -> f64 {
-        let first = rtt_s.filter(|rtt_s| *rtt_s > 0.0).map_or(0.0, |rtt_s| FIRST_BYTES / rtt_s);
-        self.pace = first.max(COMMAND_BYTES_PER_S);
+        let first =
+            rtt_s.filter(|rtt_s| *rtt_s > 0.0).map_or(0.0, |rtt_s| INITIAL_WINDOW_BYTES / rtt_s);
+        self.pace = first.max(COMMAND_BYTES);
         self.pace
     }
 
@@ -115,18 +113,18 @@ impl Background {
             self.pace = (1.0 - above) * self.pace.min(now.carried);
             (self.state, self.queued_s) = (State::Drain, now.t_s);
         } else if now.t_s >= self.slows_at_s {
-            self.slows_at_s = now.t_s + SLOWDOWN.1 * now.round_s();
+            self.slows_at_s = now.t_s + SLOWDOWN_ROUNDS * now.round_s();
             self.state = State::Slowdown;
         } else {
             self.increase(now);
         }
-        self.pace = self.pace.max(COMMAND_BYTES_PER_S);
+        self.pace = self.pace.max(COMMAND_BYTES);
         self.allowed()
     }
 
     fn allowed(&self) -> f64 {
         match self.state {
-            State::Slowdown => (SLOWDOWN.0 * self.pace).max(COMMAND_BYTES_PER_S),
+            State::Slowdown => ((1.0 - DECREASE_MOST) * self.pace).max(COMMAND_BYTES),
             _ => self.pace,
         }
     }
@@ -170,7 +168,7 @@ impl Background {
             let room_s = now.queue_most_s.min(ROOM_S) - now.queue_target_s;
             let room_s = if beyond { room_s.max(now.queue_target_s) } else { now.queue_target_s };
             let idle = (now.t_s - self.queued_s) / IDLE_S;
-            let step = STEP * self.line * (1.0 + idle * idle) * room_s / seen_s;
+            let step = (1.0 - NEAR) * self.line * (1.0 + idle * idle) * room_s / seen_s;
             self.pace += step.min(self.pace);
             self.state = State::Probe;
         }
@@ -224,7 +222,7 @@ mod tests {
         for _ in 0..10 {
             background.handle(&later(&mut now, 30.0));
         }
-        assert_eq!(background.handle(&now), COMMAND_BYTES_PER_S);
+        assert_eq!(background.handle(&now), COMMAND_BYTES);
     }
 
     #[test]

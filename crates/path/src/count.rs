@@ -15,35 +15,34 @@
 use std::collections::VecDeque;
 
 use super::memory::Remembered;
-use super::model::{Estimate, MORE, OTHER_SHARE};
-use super::tcp::{SEGMENT_BYTES, median};
+use super::model::{ASK_AGAIN_S, Estimate, FULL_ROUNDS, MEASURE};
+use super::tcp::{INITIAL_WINDOW_BYTES, MORE, OTHER_SHARE, SAMPLE_S, SEGMENT_BYTES, median};
 use super::why::Why;
 
 /// Connections that a transfer begins with (iSCSI-APT, 2009), and what a target grants.
 pub const CONNECTIONS: (u32, u32) = (4, 64);
 /// A path is taken for a gigabit's until something is known: payload in bytes a second.
 const ASSUMED_BANDWIDTH: f64 = 117e6;
-/// What slow start makes of ten segments (RFC 6928) in seven round trips, in bytes.
-const FIRST_WINDOW_BYTES: f64 = 10.0 * SEGMENT_BYTES * 128.0;
 /// A step multiplies N by this, and by less where sockets tell their windows: then no more is
 /// opened than half as many again as are needed.
 const STEPS: (f64, f64) = (2.0, 1.5);
-/// A step brought nothing below this share of what it could, and all of it above.
-const GAIN_SHARES: (f64, f64) = (0.25, 0.7);
+/// A step brought all that it could above this share of it; below a quarter, nothing.
+const GAIN_SHARE: f64 = 0.7;
 /// Where losses limit, steps are judged together until so much of what there was is added, and are
 /// in vain if losses have risen by this factor. Behind a policer three times as many lose 4.3 times
 /// as often with cubic (RFC 9438 §5.1: windows go with p^-0.75), and 9 times with Reno.
 const LOSSES_STEP: f64 = 2.0;
 const LOSSES_RISE: f64 = 2.0;
-/// A number that holds where losses limit is tried again after seconds, each time twice as many
-/// unless more were worth it.
-const LOSSES_AGAIN_S: (f64, f64) = (2.0, 160.0);
+/// A number that holds where losses limit is tried again after seconds, each time twice as many, up
+/// to [`ASK_AGAIN_S`], unless more were worth it.
+const LOSSES_AGAIN_S: f64 = 2.0;
 /// N carries R with this margin, for connections that carry less than the typical one.
 const MARGIN: f64 = 1.04;
-/// New connections need round trips for TCP, login and slow start; those that are left need fewer.
-const SETTLE_ROUND_TRIPS: (f64, f64) = (8.0, 3.0);
+/// New connections need round trips for TCP, login and slow start; those that are left are known
+/// after [`FULL_ROUNDS`].
+const SETTLE_ROUND_TRIPS: f64 = 8.0;
 /// A level is the mean over seconds, longer where samples are noisy; and the noise of such a mean.
-const LEVEL_S: (f64, f64) = (0.2, 1.0);
+const LEVEL_S: (f64, f64) = (2.0 * SAMPLE_S, MEASURE.0);
 const LEVEL_NOISE: f64 = 0.02;
 /// Held: two means over the longest of these in a row are another path's by their share
 /// ([`OTHER_SHARE`]) and by so many standard errors.
@@ -121,7 +120,7 @@ impl Count {
             asked_s: None,
             refused: None,
             tried_s: 0.0,
-            pause_s: LOSSES_AGAIN_S.0,
+            pause_s: LOSSES_AGAIN_S,
             rates: VecDeque::new(),
             watched_s: 0.0,
         }
@@ -139,7 +138,9 @@ impl Count {
             None => ASSUMED_BANDWIDTH,
         };
         let bytes = bandwidth * rtt_s;
-        let windows = ceil(bytes / window_bytes.clamp(SEGMENT_BYTES, FIRST_WINDOW_BYTES));
+        // Slow start doubles in each of these but the first.
+        let grown = INITIAL_WINDOW_BYTES * (SETTLE_ROUND_TRIPS - 1.0).exp2();
+        let windows = ceil(bytes / window_bytes.clamp(SEGMENT_BYTES, grown));
         let carried = known.filter(|known| known.connections > 0);
         let needed = carried.map_or(windows, |known| known.connections).min(self.max);
         if needed > self.n {
@@ -217,16 +218,14 @@ impl Count {
     fn are_open(&mut self, now: &Estimate) -> bool {
         let asked_s = *self.asked_s.get_or_insert(now.t_s);
         if now.connections >= self.n {
-            let (first_s, _) = (
-                *self.open_s.get_or_insert(now.t_s),
-                self.refused.take_if(|(open, _)| now.connections > *open),
-            );
-            return now.t_s >= first_s;
+            self.open_s.get_or_insert(now.t_s);
+            self.refused.take_if(|(open, _)| now.connections > *open);
+            return true;
         }
         if let Some((_, again_s)) = self.refused.filter(|(open, _)| *open == self.n) {
             return now.t_s < again_s;
         }
-        if now.t_s - asked_s > REFUSED_S.0.max(SETTLE_ROUND_TRIPS.0 * rtt_s(now))
+        if now.t_s - asked_s > REFUSED_S.0.max(SETTLE_ROUND_TRIPS * rtt_s(now))
             && now.connections > 0
         {
             self.refused = Some((now.connections, now.t_s + REFUSED_S.1));
@@ -255,26 +254,26 @@ impl Count {
     fn level(&self, now: &Estimate) -> Option<f64> {
         let open_s = self.open_s?;
         let fewer = matches!(self.mode, Mode::Down { .. });
-        let round_trips = if fewer { SETTLE_ROUND_TRIPS.1 } else { SETTLE_ROUND_TRIPS.0 };
+        let round_trips = if fewer { FULL_ROUNDS } else { SETTLE_ROUND_TRIPS };
         let settled_s = open_s + round_trips * rtt_s(now);
         let noise = self.noise();
         let first = matches!(self.mode, Mode::Grow { below: None });
         let most_s = if first { LEVEL_S.0 } else { LEVEL_S.1 };
-        let span_s = (0.1 * (noise / LEVEL_NOISE).powi(2)).clamp(LEVEL_S.0, most_s);
+        let span_s = (SAMPLE_S * (noise / LEVEL_NOISE).powi(2)).clamp(LEVEL_S.0, most_s);
         let lately = self.mean(now.t_s - span_s);
         // What a step was to bring is there before all windows have grown.
         if let Mode::Grow { below: Some(Level { n, carried, .. }) } = self.mode {
             let could = f64::from(self.n) / f64::from(n) - 1.0;
             let lately = self.mean(now.t_s - LEVEL_S.0)?;
-            if lately >= carried * (1.0 + GAIN_SHARES.1 * could) && !now.line {
+            if lately >= carried * (1.0 + GAIN_SHARE * could) && !now.line {
                 return Some(lately.max(carried * (1.0 + could)));
             }
         }
-        if now.t_s - settled_s < span_s - 0.05 { None } else { lately }
+        if now.t_s - settled_s < span_s - SAMPLE_S / 2.0 { None } else { lately }
     }
 
     fn mean(&self, since_s: f64) -> Option<f64> {
-        let inside = self.rates.iter().filter(|(t_s, _)| *t_s > since_s + 0.05);
+        let inside = self.rates.iter().filter(|(t_s, _)| *t_s > since_s + SAMPLE_S / 2.0);
         let (sum, count) = inside.fold((0.0, 0_u32), |(sum, n), (_, rate)| (sum + rate, n + 1));
         (count > 0).then(|| sum / f64::from(count))
     }
@@ -309,10 +308,10 @@ impl Count {
             Mode::Grow { below: Some(below) } => {
                 let could = f64::from(self.n) / f64::from(below.n) - 1.0;
                 let share = (carried / below.carried - 1.0) / could;
-                if share < GAIN_SHARES.0 {
+                if share < MORE - 1.0 {
                     let each = self.per_connection.take();
                     self.n_before(below.n, carried, each, now);
-                } else if is_full || share < GAIN_SHARES.1 {
+                } else if is_full || share < GAIN_SHARE {
                     self.plateau(carried, now, Some(below.each), self.n);
                 } else {
                     self.per_connection = Some(each);
@@ -345,7 +344,7 @@ impl Count {
         } else if could < LOSSES_STEP && below.loss > 0.0 {
             self.step(now, carried, below);
         } else if now.loss_lately <= LOSSES_RISE * below.loss || below.loss <= 0.0 {
-            self.pause_s = LOSSES_AGAIN_S.0;
+            self.pause_s = LOSSES_AGAIN_S;
             self.grow(now, carried);
         } else {
             let each = self.per_connection.take();
@@ -434,14 +433,14 @@ impl Count {
             self.rates.clear();
             return;
         }
-        if now.t_s - self.watched_s < LEVEL_S.1 - 0.05 {
+        if now.t_s - self.watched_s < LEVEL_S.1 - SAMPLE_S / 2.0 {
             return;
         }
         let Some(mean) = self.mean(self.watched_s) else {
             return;
         };
         self.watched_s = now.t_s;
-        let error = self.noise() * (0.1 / LEVEL_S.1).sqrt();
+        let error = self.noise() * (SAMPLE_S / LEVEL_S.1).sqrt();
         let limit = OTHER_SHARE.max(CHANGED_ERRORS * error);
         let change = mean / level - 1.0;
         let off = match change {
@@ -450,7 +449,7 @@ impl Count {
             _ => 0,
         };
         // A level follows what is measured as slowly as noise averages out.
-        let level = if off == 0 { level + 0.1 * (mean - level) } else { level };
+        let level = if off == 0 { level + OTHER_SHARE * (mean - level) } else { level };
         self.mode = Mode::Hold { level, off };
         // Less than the line is known to carry, or it is not known.
         let line = now.bandwidth.filter(|_| now.measured);
@@ -459,7 +458,7 @@ impl Count {
             self.tried_s = now.t_s;
         }
         if now.t_s - self.tried_s >= self.pause_s && self.n < self.max {
-            self.pause_s = (2.0 * self.pause_s).min(LOSSES_AGAIN_S.1);
+            self.pause_s = (2.0 * self.pause_s).min(ASK_AGAIN_S.1);
             self.least = self.n;
             return self.grow(now, mean);
         }

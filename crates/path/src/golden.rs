@@ -8,12 +8,6 @@ use super::policy::Phase;
 use super::tcp::Sample;
 use super::why::Why;
 
-/// (√5 − 1) / 2: the part of the bracket that stays.
-const GOLDEN_SECTION: f64 = 0.618_033_988_749_895;
-/// A bracket of this width has one whole number inside at most, so it cannot be divided by two
-/// different points.
-const BRACKET_WIDTH_MIN: u32 = 2;
-
 /// What `golden` can be told. The defaults are the paper's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GoldenConfig {
@@ -173,7 +167,8 @@ impl Golden {
         mut right: (u32, Option<f64>),
     ) {
         loop {
-            if high.saturating_sub(low) <= BRACKET_WIDTH_MIN || left.0 >= right.0 {
+            // No two different numbers lie inside.
+            if left.0 <= low || left.0 >= right.0 {
                 self.search = Search::Done;
                 self.connections = self.best.map_or(self.connections, |(n, _)| n).clamp(low, high);
                 return;
@@ -198,7 +193,8 @@ impl Golden {
 
 /// The two points that divide a bracket by the golden section, as whole numbers.
 fn inner(low: u32, high: u32) -> (u32, u32) {
-    let part = (f64::from(high - low) * GOLDEN_SECTION).round() as u32;
+    let golden_section = (5.0_f64.sqrt() - 1.0) / 2.0;
+    let part = (f64::from(high - low) * golden_section).round() as u32;
     (high - part, low + part)
 }
 

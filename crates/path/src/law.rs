@@ -14,47 +14,32 @@
 use std::fmt;
 
 use crate::count::CONNECTIONS;
-use crate::model::SHORT_RTT_S;
-use crate::tcp::{CongestionControl, SEGMENT_BYTES};
+use crate::limit::BBR_LOSS_MAX;
+use crate::model::LOSS_SHARE;
+use crate::tcp::{CongestionControl, ERROR_SHARE, SEGMENT_BYTES, SHORT_RTT_S};
 
 /// A packet of [`SEGMENT_BYTES`] of payload on the wire: 14 of Ethernet header, 4 FCS, 8 preamble,
 /// 12 gap.
-pub const WIRE_BYTES: f64 = 1538.0;
+const WIRE_BYTES: f64 = 1538.0;
 /// Data of a PDU (MaxRecvDataSegmentLength as we negotiate it), and its header.
 pub const PDU_BYTES: f64 = 262_144.0;
 const HEADER_BYTES: f64 = 48.0;
-/// Mathis' constant for random losses and an acknowledgement per segment, which Linux's byte
-/// counting equals (periodic losses: √(3/2)).
-const RENO_CONSTANT: f64 = 1.31;
-/// The same for cubic's law with C = 0.4, β = 0.7 and fast convergence, as Linux has it: 1.29
-/// without (the case of Poojary and Sharma), and 1.054 with periodic losses (RFC 9438 §5.1). The
-/// tests simulate it.
-const CUBIC_CONSTANT: f64 = 1.19;
-/// Cubic in its Reno-friendly region (RFC 9438 §4.3) as Linux has it: it grows by 0.53 segments in
-/// a round trip always, where the RFC lets it grow by one again at the old window (that would be
-/// 1.45).
-const FRIENDLY_CONSTANT: f64 = 1.26;
-/// Standard deviation of a window over time under random losses, relative to its mean.
-const RENO_DEVIATION: f64 = 0.41;
-const CUBIC_DEVIATION: f64 = 0.50;
-const FRIENDLY_DEVIATION: f64 = 0.30;
+/// Cubic's law under random losses with C = 0.4, β = 0.7 and fast convergence, as Linux has it: the
+/// constant is 1.29 without (the case of Poojary and Sharma), and 1.054 with periodic losses (RFC
+/// 9438 §5.1); and the standard deviation of the window over time, relative to its mean. The tests
+/// simulate both.
+const CUBIC: (f64, f64) = (1.19, 0.50);
 /// What remains of a window after a loss (RFC 5681, RFC 9438).
 const RENO_BETA: f64 = 0.5;
 const CUBIC_BETA: f64 = 0.7;
 /// bbr drains the path for 200 ms of every 10 s and probes below the rate in between.
 const BBR_SHARE: f64 = 0.97;
-/// Beyond this loss bbr (v1, Linux) takes losses for a full path; its authors' figure 8.
-const BBR_LOSS_MAX: f64 = 0.15;
-/// Beyond this, retransmission timeouts decide, which the formulas of reno and cubic leave out.
-const WINDOW_LAW_LOSS_MAX: f64 = 0.02;
 /// Windows below this cannot use fast retransmit: timeouts again.
 const WINDOW_SEGMENTS_MIN: f64 = 4.0;
 /// Part of tcp_wmem that is payload in flight: the rest is the bookkeeping of its packets.
 const SEND_BUFFER_SHARE: f64 = 0.67;
 /// Part of tcp_rmem that Linux advertises as window (tcp_adv_win_scale 1).
-const RECEIVE_BUFFER_SHARE: f64 = 0.5;
-/// A line counts as filled at this share: the rest is not worth a connection.
-const FILLED_SHARE: f64 = 0.95;
+pub(crate) const RECEIVE_BUFFER_SHARE: f64 = 0.5;
 /// Above this rate, one core per connection is.
 const RATE_BITS_PER_S_MAX: f64 = 10e9;
 
@@ -184,7 +169,7 @@ impl PathPlan {
         let together = |n: u32| full * carried(f64::from(n) * free / full, deviation, n);
         let one_bytes_per_s = together(1);
         let bound = if free < full { bound } else { Bound::Line };
-        let needed = (1..=CONNECTIONS.1).find(|n| together(*n) >= FILLED_SHARE * full);
+        let needed = (1..=CONNECTIONS.1).find(|n| together(*n) >= (1.0 - ERROR_SHARE) * full);
         let connections = self.streams.or(needed).unwrap_or(CONNECTIONS.1).max(1);
         let session_bytes_per_s = together(connections);
         let mut warnings = self.warnings(control, window);
@@ -230,7 +215,7 @@ impl PathPlan {
         let held = |window: f64| window * (1.0 + waiting(window / SEGMENT_BYTES * self.loss));
         // What is held grows with the window and is at most twice as much.
         let (mut low, mut high) = (buffer_bytes / 2.0, buffer_bytes);
-        for _ in 0..BISECTIONS {
+        for _ in 0..f64::MANTISSA_DIGITS {
             let middle = (low + high) / 2.0;
             if held(middle) <= buffer_bytes { low = middle } else { high = middle }
         }
@@ -264,7 +249,7 @@ impl PathPlan {
     fn warnings(&self, control: CongestionControl, window: f64) -> Vec<Warning> {
         let bbr = control == CongestionControl::Bbr;
         let all = [
-            (!bbr && self.loss > WINDOW_LAW_LOSS_MAX, Warning::Timeouts),
+            (!bbr && self.loss > LOSS_SHARE, Warning::Timeouts),
             (window < WINDOW_SEGMENTS_MIN * SEGMENT_BYTES, Warning::SmallWindow),
             (bbr && self.loss > BBR_LOSS_MAX, Warning::BbrLoss),
             (self.rtt_s < SHORT_RTT_S, Warning::ShortRoundTrip),
@@ -283,28 +268,43 @@ pub(crate) struct Law {
 impl Law {
     /// What so many losses leave of the window of this control.
     pub(crate) fn of(control: CongestionControl, rtt_s: f64, loss: f64) -> Self {
-        let root = |constant: f64, deviation: f64| Self {
-            window_bytes: SEGMENT_BYTES * constant / loss.sqrt(),
-            deviation,
-        };
         match control {
-            CongestionControl::Reno => root(RENO_CONSTANT, RENO_DEVIATION),
+            CongestionControl::Reno => Self::aimd(1.0, RENO_BETA, loss),
             CongestionControl::Cubic => {
-                let friendly = root(FRIENDLY_CONSTANT, FRIENDLY_DEVIATION);
-                let segments = CUBIC_CONSTANT * (rtt_s / loss).powf(0.75);
-                let window_bytes = SEGMENT_BYTES * segments;
+                // The Reno-friendly region (RFC 9438 §4.3) as Linux has it: it grows so always,
+                // where the RFC lets it grow by one again at the old window.
+                let friendly_alpha = 3.0 * (1.0 - CUBIC_BETA) / (1.0 + CUBIC_BETA);
+                let friendly = Self::aimd(friendly_alpha, CUBIC_BETA, loss);
+                let window_bytes = SEGMENT_BYTES * CUBIC.0 * (rtt_s / loss).powf(0.75);
                 if window_bytes <= friendly.window_bytes {
                     return friendly;
                 }
-                Self { window_bytes, deviation: CUBIC_DEVIATION }
+                Self { window_bytes, deviation: CUBIC.1 }
             }
             CongestionControl::Bbr => Self { window_bytes: f64::INFINITY, deviation: 0.0 },
         }
     }
-}
 
-/// Halvings of an interval: to a millionth of it.
-const BISECTIONS: u32 = 20;
+    /// A window that grows by `alpha` segments in a round trip and keeps `beta` of itself at a loss
+    /// (Ott, Kemperman, Mathis 1996). By the packet its square grows steadily and keeps β²: in the
+    /// steady state it is W² = 2α/p · X, where X is a sum of exponential variables with weights
+    /// β^2k, whose powers have the mean E X^s = Γ(1 + s) ∏ (1 − β^2(k+s)) / (1 − β^2k). A round
+    /// trip has W packets: the mean over time is 1 / E W⁻¹, and that of its square E W / E W⁻¹.
+    fn aimd(alpha: f64, beta: f64, loss: f64) -> Self {
+        let product = |s: f64| {
+            let factor =
+                |k: i32| (1.0 - beta.powf(2.0 * (f64::from(k) + s))) / (1.0 - beta.powi(2 * k));
+            (1..=f64::MANTISSA_DIGITS as i32).map(factor).product::<f64>()
+        };
+        // Γ(1/2) = √π, Γ(3/2) = √π / 2.
+        let root_pi = std::f64::consts::PI.sqrt();
+        let (inverse, root) = (root_pi * product(-0.5), root_pi / 2.0 * product(0.5));
+        Self {
+            window_bytes: SEGMENT_BYTES * (2.0 * alpha / loss).sqrt() / inverse,
+            deviation: (root * inverse - 1.0).sqrt(),
+        }
+    }
+}
 
 /// How long a packet waits, in round trips, for lost ones before it, with so many losses in a round
 /// trip: for a loss of an age `a` below one, which is repaired when it is one round trip old, it is
@@ -349,7 +349,7 @@ mod tests {
     fn laws_are_those_of_their_sources() {
         // RFC 9438 table 1: RTT 100 ms; average window of cubic in segments with periodic losses,
         // and reno's.
-        let (cubic_random, reno_random) = (CUBIC_CONSTANT / 1.054, RENO_CONSTANT / 1.5_f64.sqrt());
+        let (cubic_random, reno_random) = (CUBIC.0 / 1.054, 1.31 / 1.5_f64.sqrt());
         for (loss, cubic, reno) in [(1e-4, 187.0, 122.0), (1e-6, 5926.0, 1225.0)] {
             let path = PathPlan { loss, rtt_s: 0.1, ..path() };
             let segments = |control| path.law(control).window_bytes / SEGMENT_BYTES;
@@ -457,10 +457,10 @@ mod tests {
             let outcome = path().outcome(control);
             let with = |n| PathPlan { streams: Some(n), ..path() }.outcome(control);
             let full = with(CONNECTIONS.1).session_bytes_per_s;
-            assert!(outcome.session_bytes_per_s >= FILLED_SHARE * full);
+            assert!(outcome.session_bytes_per_s >= (1.0 - ERROR_SHARE) * full);
             if outcome.connections > 1 {
                 let fewer = with(outcome.connections - 1).session_bytes_per_s;
-                assert!(fewer < FILLED_SHARE * full, "{control:?}");
+                assert!(fewer < (1.0 - ERROR_SHARE) * full, "{control:?}");
             }
         }
         let lossy = PathPlan { loss: 1e-2, ..path() }.outcome(CongestionControl::Reno);

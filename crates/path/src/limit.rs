@@ -7,27 +7,21 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::tcp::{CongestionControl, Connection, Tcp};
+use super::tcp::{CongestionControl, Connection, MORE, OTHER_SHARE, SHORT_RTT_S, Tcp};
 
 /// A limit that the kernel itself counts is believed from this share of the time on.
-pub const COUNTED_SHARE_MIN: f64 = 0.25;
+const COUNTED_SHARE_MIN: f64 = 0.25;
 /// The same where other signs point at it too.
 pub const COUNTED_SHARE_WITH_SIGNS: f64 = 0.03;
 /// What is in flight fills a window or a buffer at this part of it: the rest is rounding.
-pub const FULL: f64 = 0.8;
-/// A round trip above this many of the smallest, and microseconds more, which are the noise of
-/// timers, is a queue's.
-pub const QUEUE_RTT: (f64, f64) = (1.1, 500.0);
+pub const FULL: f64 = 1.0 / MORE;
 /// A state that takes this share of the time is that of the interval.
 pub const MOSTLY: f64 = 0.5;
 /// Losses matter from this share of segments on.
 pub const LOSS_MIN: f64 = 2e-5;
-/// BBR keeps its rate up to about this loss (its 2016 paper: 15 %); above, losses limit it too.
-pub const BBR_LOSS_MAX: f64 = 0.12;
-
-/// A loss-based congestion control has filled the queue to this many of the least round trip before
-/// a loss is the load's; a shorter one is jitter.
-const FULL_QUEUE_RTT: f64 = 1.25;
+/// Up to this loss BBR (v1, Linux) keeps its rate (Cardwell et al. 2016, figure 8); beyond it takes
+/// losses for a full path.
+pub(crate) const BBR_LOSS_MAX: f64 = 0.15;
 
 /// The one thing that, changed, makes a transfer faster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -110,9 +104,15 @@ impl fmt::Display for Bottleneck {
     }
 }
 
-/// A queue stands on the path at this round trip.
+/// A queue stands on the path at this round trip: it is another one than the smallest, beyond the
+/// noise of timers.
 pub fn is_queued(rtt_us: f64, least_rtt_us: f64) -> bool {
-    rtt_us > least_rtt_us * QUEUE_RTT.0 && rtt_us > least_rtt_us + QUEUE_RTT.1
+    rtt_us > least_rtt_us * (1.0 + OTHER_SHARE) && rtt_us > least_rtt_us + 1e6 * SHORT_RTT_S / 2.0
+}
+
+/// Round trips of a queue that a loss-based congestion control has filled: a shorter one is jitter.
+fn is_filled(rtt_us: f64, least_rtt_us: f64) -> bool {
+    rtt_us > MORE * least_rtt_us
 }
 
 /// What the end that sends says of an interval, as means over its time.
@@ -216,8 +216,7 @@ impl Signs {
 /// The congestion window of a sender was the limit in an interval, kept small by losses that no
 /// queue explains.
 pub fn is_lossy_path(tcp: &Tcp) -> bool {
-    let queued =
-        tcp.rtt_us.zip(tcp.min_rtt_us).is_none_or(|(rtt, least)| rtt > FULL_QUEUE_RTT * least);
+    let queued = tcp.rtt_us.zip(tcp.min_rtt_us).is_none_or(|(rtt, least)| is_filled(rtt, least));
     let filled =
         tcp.in_flight_bytes.zip(tcp.cwnd_bytes).is_some_and(|(used, all)| used >= FULL * all);
     let lost = tcp.retransmits.is_some_and(|count| count > 0.0);
@@ -235,7 +234,7 @@ pub fn is_short_of_buffer(field: impl Fn(fn(&Tcp) -> Option<f64>) -> Option<f64>
     mostly(field(|tcp| tcp.rwnd_limited_share))
         || mostly(field(|tcp| tcp.sndbuf_limited_share))
         || full.is_some_and(|(used, all)| used >= FULL * all)
-            && queue.is_none_or(|(rtt, least)| rtt <= FULL_QUEUE_RTT * least)
+            && queue.is_none_or(|(rtt, least)| !is_filled(rtt, least))
 }
 
 /// What limits one connection, from a single interval of it.

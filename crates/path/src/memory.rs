@@ -10,7 +10,8 @@
 //! small, so the jump is one of the number, not of a window, and validating it takes as long as
 //! slow start.
 
-use super::model::{Estimate, OTHER_SHARE};
+use super::model::Estimate;
+use super::tcp::OTHER_SHARE;
 
 /// What is older than this is forgotten, in seconds: networks are rebuilt by night.
 pub(crate) const LIFETIME_S: f64 = 86400.0;

@@ -17,56 +17,45 @@
 use super::law::Law;
 use super::limit::{Bottleneck, MOSTLY, Signs, is_queued};
 use super::recent::{Interval, Minima, Recent};
-use super::tcp::{CongestionControl, SEGMENT_BYTES, Sample, Tcp};
+use super::tcp::{CongestionControl, ERROR_SHARE, MORE, OTHER_SHARE, SAMPLE_S, Sample, Tcp};
 
-/// Below this round trip, in seconds, a path is a machine room's: hosts are slower than it.
-pub const SHORT_RTT_S: f64 = 0.001;
-/// Seconds that a sample takes: what happens is seen that much later than a round trip.
-const SAMPLE_S: f64 = 0.1;
 /// The mean of round trips that jitter lies so many mean deviations above the shortest: exact where
 /// they are spread evenly, less where they have a tail.
 const JITTER_DEVIATIONS: f64 = 2.0;
 /// A queue stands if all samples of so many seconds show it: a scheduler's slice is shorter
 /// (COPA's standing round trip, NSDI 2018 §2.1).
-const STANDING_S: f64 = 0.25;
+pub(crate) const STANDING_S: f64 = 0.25;
 /// The queue that cruising holds: a part of the round trip within these seconds. Above what an idle
 /// host adds (1 to 2 ms measured), below half of the smallest queues of lines (250 packets at 1
 /// Gbit/s are 3 ms).
 const TARGET_SHARE: f64 = 0.04;
-const TARGET_S: (f64, f64) = (0.002, 0.008);
+pub(crate) const TARGET_S: (f64, f64) = (0.002, 0.008);
 /// Above that stands so many times the median step of round trips from sample to sample, up to half
 /// as much again as the longest.
 const TARGET_JITTERS: f64 = 1.5;
-/// So many targets are a full line's queue where the sender is not held at the pace all the time:
-/// an application that waits for its answers has as much under way as it carries (Little's law).
-const UNHELD: f64 = 2.0;
-/// Share of segments lost from which losses are the load's (BBRv2, draft-cardwell-iccrg-bbr §2.7).
-const LOSS_SHARE: f64 = 0.02;
+/// A queue of so many targets is a long one, whatever hosts add.
+pub(crate) const LONG: f64 = 2.0;
+/// Share of segments lost from which losses are the load's (BBRv2, draft-cardwell-iccrg-bbr §2.7),
+/// and retransmission timeouts decide, which the laws of reno and cubic leave out.
+pub(crate) const LOSS_SHARE: f64 = 0.02;
 /// Full: commands waited for the pace in this share of the time, or this share of bandwidth × round
 /// trip was under way at both ends of the interval.
-const FULL_SHARE: f64 = 0.9;
+const FULL_SHARE: f64 = 1.0 - OTHER_SHARE;
 /// A saturated line is measured over seconds, and round trips: three per cent of noise in a sample
 /// become one.
-const MEASURE: (f64, f64) = (1.0, 6.0);
+pub(crate) const MEASURE: (f64, f64) = (1.0, 6.0);
 /// A path is full if so many rounds bring no more (BBR §4.3.1.2), and the first measure is their
 /// mean.
 pub(crate) const FULL_ROUNDS: f64 = 3.0;
 /// A lower bound above a measured bandwidth raises it by this part: most of it is noise the first
 /// time.
 const RAISE_WEIGHT: f64 = 0.4;
-/// A rate that is off by more is another path's, not noise.
-pub(crate) const OTHER_SHARE: f64 = 0.1;
-/// This factor is more than noise makes of what is carried (BBR §4.3.1.2: a quarter).
-pub(crate) const MORE: f64 = 1.25;
-/// Once so many seconds of the line were sent less, a queue is shorter by this part of them, or not
+/// Once so many seconds of the line were sent less, a queue is shorter by a quarter of them, or not
 /// ours.
 const DRAINED_S: f64 = 0.006;
-const EMPTIES: f64 = 0.25;
-/// Less than the bandwidth is sent if it is less by more than the error of the bandwidth.
-pub(crate) const ERROR_SHARE: f64 = 0.05;
 /// What did not empty is asked about again after seconds, each time twice as many, up to the
 /// second.
-const ASK_AGAIN_S: (f64, f64) = (10.0, 160.0);
+pub(crate) const ASK_AGAIN_S: (f64, f64) = (10.0, 160.0);
 
 /// What the path is like, as of the last sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -308,8 +297,9 @@ impl Model {
         // Without a pace nobody can ask whether a round trip that doubled is a queue or a longer
         // way.
         let unclear = pace.is_none() && now.queue_s > rtt_s;
-        // Beside commands that nothing holds back, what hosts add is no queue of a full line.
-        let (stands, seen) = if held { (0.5, 1.0) } else { (UNHELD, UNHELD) };
+        // An application that waits for its answers has as much under way as it carries (Little's
+        // law): beside commands that nothing holds back, what hosts add is no queue of a full line.
+        let (stands, seen) = if held { (0.5, 1.0) } else { (LONG, LONG) };
         let queued = now.queue_s > stands * now.queue_target_s && !unclear;
         now.saturated = now.full && (queued || now.lossy);
         if now.saturated {
@@ -374,7 +364,7 @@ impl Model {
         let loss = self.recent.loss(since_s);
         let most_s = self.recent.since(since_s).filter_map(|one| one.rtt_s).reduce(f64::max);
         let queue_s = most_s.unwrap_or(0.0) - self.last.rtt_s.unwrap_or(0.0);
-        loss > 0.0 && loss <= LOSS_SHARE && queue_s < 2.0 * self.last.queue_target_s
+        loss > 0.0 && loss <= LOSS_SHARE && queue_s < LONG * self.last.queue_target_s
     }
 
     /// What the congestion control of those who send makes of what was lost since then, taken one
@@ -414,7 +404,7 @@ impl Model {
         if seen_s <= DRAINED_S.min(1.5 * draining.queue_s) {
             return;
         }
-        if draining.queue_s - now.queue_s > EMPTIES * seen_s {
+        if draining.queue_s - now.queue_s > (MORE - 1.0) * seen_s {
             *draining = begin;
         } else {
             // What was measured behind a queue that is not ours, was not the line.

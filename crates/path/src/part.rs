@@ -1,23 +1,20 @@
 //! What one socket may send of the pace of all: an even share of those that send, and a little
 //! more.
 
-use super::rate::{COMMAND_BYTES_PER_S, WINDOW_LEAST_SEGMENTS};
-use super::tcp::SEGMENT_BYTES;
-
-/// Each socket may send this much more than its even share, so that the limit over all of them
-/// binds first and none is held up by the choice of connections; and in the background, where what
-/// waited in sockets is not to come as a burst, because small queues lose that.
-const HEADROOM: (f64, f64) = (1.25, 1.05);
+use super::rate::{COMMAND_BYTES, WINDOW_LEAST_SEGMENTS};
+use super::tcp::{ERROR_SHARE, MORE, SEGMENT_BYTES};
 
 /// What one socket may send of a pace, in bytes a second; the round trip in seconds. `sending` is
 /// the number of sockets that use the pace now ([`sending`]), and not that of all: sockets with
 /// nothing to send take no part. One that begins to send has its part before it does, for all
 /// sockets get the same.
 pub fn part(bytes_per_s: f64, sending: f64, rtt_s: f64, background: bool) -> f64 {
-    let headroom = if background { HEADROOM.1 } else { HEADROOM.0 };
-    let all = headroom * bytes_per_s;
+    // More than its even share, so that the limit over all sockets binds first and none is held up
+    // by the choice of connections. In the background what waited in sockets is not to come as a
+    // burst, because small queues lose that.
+    let all = bytes_per_s * if background { 1.0 + ERROR_SHARE } else { MORE };
     let window = WINDOW_LEAST_SEGMENTS * SEGMENT_BYTES / rtt_s.max(1e-6);
-    let least = window.max(COMMAND_BYTES_PER_S);
+    let least = window.max(COMMAND_BYTES);
     // A user may want less than that of all sockets together.
     (all / sending.max(1.0)).max(least.min(all))
 }

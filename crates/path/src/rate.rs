@@ -10,33 +10,34 @@
 //! TCP, ToN 2006; COPA, NSDI 2018).
 
 use super::background::Background;
-use super::model::{ERROR_SHARE, Estimate, FULL_ROUNDS, MORE, SHORT_RTT_S};
-use super::tcp::SEGMENT_BYTES;
+use super::model::{Estimate, FULL_ROUNDS, LONG, TARGET_S};
+use super::tcp::{ERROR_SHARE, MORE, SEGMENT_BYTES, SHORT_RTT_S};
 
 /// Startup: what was carried grows by this factor in a round (slow start's, RFC 5681 §3.1); behind
 /// a queue, or losses, by [`MORE`] (conservative slow start, RFC 9406 §4.2), and less than that is
 /// no growth.
 const STARTUP_GAIN: f64 = 2.0;
-/// A queue as long as this part of the round trip, within these seconds, ends the doubling
-/// (HyStart++, RFC 9406 §4.2: RTT/8, 4 to 16 ms).
-const HYSTART: (f64, f64, f64) = (0.125, 0.004, 0.016);
-/// Under way in startup before anything was measured, for each open connection and in all, in
-/// bytes: more than six doublings of ten segments (RFC 6928), so that the kernel's slow start is
-/// what limits, and not so much that what the first connections were given waits when the others
-/// come.
-const FIRST_BYTES: (f64, f64) = (1048576.0, 16777216.0);
+/// A queue as long as this part of the round trip, within 4 and 16 ms, which are two targets, ends
+/// the doubling (HyStart++, RFC 9406 §4.2).
+const HYSTART: f64 = 0.125;
+/// The longest command that is made by default, in bytes. Each open connection may have one under
+/// way in startup before anything was measured: more than six doublings of the initial window, so
+/// that the kernel's slow start is what limits. No pace is lower than one in a second.
+pub(crate) const COMMAND_BYTES: f64 = 1048576.0;
+/// All together may have so many under way then: what the first connections were given is not to
+/// wait when the others come.
+const FIRST_COMMANDS: f64 = 16.0;
 /// Queues are corrected over this many times the time until a change is seen: a delayed loop is
 /// stable beyond π/2 and has no overshoot beyond e.
 pub(crate) const RESPONSE: f64 = 2.7;
-/// A probe begins with this step, may always go to the second, and never beyond the third, by which
-/// the pace differs from the bandwidth at most.
-const PROBE_STEPS: (f64, f64, f64) = (0.01, 0.03, 0.25);
+/// A probe begins with this step, and may always go to the second.
+const PROBE_STEPS: (f64, f64) = (0.01, 0.03);
+/// By this part the pace differs from the bandwidth at most.
+const OFF_MOST: f64 = MORE - 1.0;
 /// A step may put this time into a queue before it is seen: most queues of lines hold more.
 const PROBE_QUEUE_S: f64 = 0.02;
-/// No pace is lower than TCP's smallest windows, in segments (RFC 5681 §3.1), nor than the longest
-/// command that is made by default, in a second.
+/// No pace is lower than TCP's smallest windows, in segments (RFC 5681 §3.1).
 pub(crate) const WINDOW_LEAST_SEGMENTS: f64 = 2.0;
-pub(crate) const COMMAND_BYTES_PER_S: f64 = 1048576.0;
 
 /// What the rate is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -180,7 +181,7 @@ impl Rate {
             (_, None) => Pacing::default(),
         };
         let floor = f64::from(now.connections) * WINDOW_LEAST_SEGMENTS * SEGMENT_BYTES / rtt_s;
-        let least = |pace: f64| pace.max(floor).max(COMMAND_BYTES_PER_S);
+        let least = |pace: f64| pace.max(floor).max(COMMAND_BYTES);
         self.pacing.bytes_per_s = self.pacing.bytes_per_s.map(least);
     }
 
@@ -207,15 +208,14 @@ impl Rate {
 
     fn startup(&mut self, rtt_s: f64, connections: u32, queue_s: f64) -> Pacing {
         self.state = State::Startup;
-        let near_s = (HYSTART.0 * rtt_s).clamp(HYSTART.1, HYSTART.2);
+        let near_s = (HYSTART * rtt_s).clamp(LONG * TARGET_S.0, LONG * TARGET_S.1);
         self.queued = queue_s > if self.queued { near_s / 2.0 } else { near_s };
         let most = if self.near || self.queued { MORE } else { STARTUP_GAIN };
         let gain = (most - (most - 1.0) * queue_s / near_s).max(1.0);
-        let first = FIRST_BYTES.0 * f64::from(connections);
-        let first = first.clamp(FIRST_BYTES.0, FIRST_BYTES.1);
+        let first = COMMAND_BYTES * f64::from(connections).clamp(1.0, FIRST_COMMANDS);
         let line = self.belief.unwrap_or(f64::INFINITY);
         // More than the path held never needs to be under way.
-        let first = first.min((line * rtt_s).max(FIRST_BYTES.0));
+        let first = first.min((line * rtt_s).max(COMMAND_BYTES));
         // Nothing is doubled beyond what the line carried.
         let most = line.max(MORE * self.best);
         let rate = (first / rtt_s).max(gain * self.best).min(most);
@@ -229,15 +229,14 @@ impl Rate {
         let untouched = !self.near && !self.queued && now.loss <= 0.0;
         if !now.measured && !now.saturated && untouched || now.losses_limit {
             // Windows limit, and nothing has shown of the line: they are to grow.
-            self.step = PROBE_STEPS.2;
+            self.step = OFF_MOST;
         } else if now.queue_s > now.queue_target_s / 2.0 || now.lossy {
             self.step /= 2.0;
             self.round_ends_s = now.t_s + now.round_s();
         } else if now.queue_now_s > now.queue_target_s {
             // A burst, or what stands from the next sample on: no step is added to it.
         } else if (now.full || now.held) && now.t_s >= self.round_ends_s {
-            let most =
-                (PROBE_QUEUE_S / (rtt_s + now.round_s())).clamp(PROBE_STEPS.1, PROBE_STEPS.2);
+            let most = (PROBE_QUEUE_S / (rtt_s + now.round_s())).clamp(PROBE_STEPS.1, OFF_MOST);
             let followed = now.carried >= (1.0 - ERROR_SHARE) * bandwidth || !now.full;
             self.step = match followed {
                 true => (2.0 * self.step).clamp(PROBE_STEPS.0, most),
@@ -246,11 +245,11 @@ impl Rate {
             self.round_ends_s = now.t_s + now.round_s();
         }
         self.state = match now.queue_s {
-            queue_s if queue_s > 2.0 * now.queue_target_s => State::Drain,
+            queue_s if queue_s > LONG * now.queue_target_s => State::Drain,
             _ if self.step > 0.0 => State::Probe,
             _ => State::Cruise,
         };
-        let gain = 1.0 + error.clamp(-PROBE_STEPS.2, PROBE_STEPS.2) + self.step;
+        let gain = 1.0 + error.clamp(-OFF_MOST, OFF_MOST) + self.step;
         Pacing { bytes_per_s: Some(gain * bandwidth), window_bytes: None }
     }
 }

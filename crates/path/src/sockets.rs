@@ -4,17 +4,16 @@
 
 use std::time::Duration;
 
-use super::model::{Estimate, MORE};
-use super::tcp::{CongestionControl, Sample};
+use super::law::RECEIVE_BUFFER_SHARE;
+use super::model::{Estimate, STANDING_S};
+use super::tcp::{CongestionControl, MORE, Sample};
 use super::{Config, limit};
 
-/// A buffer holds this many times bandwidth × delay: half of it is in flight, half is waiting.
-const BUFFER_DELAYS: f64 = 2.0;
 /// Losses are the path's own if they limited in so many of the last so many slots, at either end:
 /// one queue that runs over is repaired within two.
 const LOSSY_SLOTS: (u32, u32) = (3, 16);
-/// How long each of them is.
-pub const LOSSY_SLOT: Duration = Duration::from_millis(250);
+/// How long each of them is: as long as a queue needs to be told from a burst.
+pub const LOSSY_SLOT: Duration = Duration::from_millis((1e3 * STANDING_S) as u64);
 
 /// What sockets are to have from now on, where that is not what they have.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -88,7 +87,8 @@ fn buffer_wanted(sample: &Sample, bytes_max: u64) -> Option<u64> {
     let present = sample.typical(|tcp| tcp.send_buffer_bytes)?;
     // The rate is what the small buffer allowed: at least double, and see.
     let share = sample.bytes_per_s / f64::from(sample.connections_open.max(1));
-    let wanted = (BUFFER_DELAYS * share * rtt_us / 1e6).max(2.0 * present).min(bytes_max as f64);
+    let wanted =
+        (share * rtt_us / 1e6 / RECEIVE_BUFFER_SHARE).max(2.0 * present).min(bytes_max as f64);
     (wanted > MORE * present).then_some(wanted as u64)
 }
 

@@ -1,10 +1,22 @@
-//! What the model sees: one interval of a transfer, with as much of `tcp_info` as the system gives.
-//! Values only; whoever owns the sockets takes them, at either end of the path.
+//! What the model sees: one interval of a transfer, with as much of `tcp_info` as the system gives,
+//! and how exact that is. Values only; whoever owns the sockets takes them, at either end.
 
 use std::str::FromStr;
 
 /// TCP payload of a packet of MTU 1500: 20 bytes of IPv4 and 32 of TCP with timestamps less.
-pub const SEGMENT_BYTES: f64 = 1448.0;
+pub(crate) const SEGMENT_BYTES: f64 = 1448.0;
+/// What may be under way before anything was acknowledged: ten segments (RFC 6928).
+pub(crate) const INITIAL_WINDOW_BYTES: f64 = 10.0 * SEGMENT_BYTES;
+/// Below this round trip, in seconds, a path is a machine room's: hosts are slower than it.
+pub const SHORT_RTT_S: f64 = 0.001;
+/// Seconds that a sample takes: what happens is seen that much later than a round trip.
+pub(crate) const SAMPLE_S: f64 = 0.1;
+/// A mean over a second or more is exact to this part of it.
+pub(crate) const ERROR_SHARE: f64 = 0.05;
+/// A rate that is off by a larger part is another path's, not noise.
+pub(crate) const OTHER_SHARE: f64 = 0.1;
+/// This factor is more than noise makes of anything that is seen once (BBR §4.3.1.2: a quarter).
+pub(crate) const MORE: f64 = 1.25;
 
 /// What was measured from the sample before to this one.
 #[derive(Clone, Debug, Default, PartialEq)]
