@@ -138,6 +138,8 @@ pub struct Signs {
     pub loss: f64,
     /// BBR is in use.
     pub bbr: bool,
+    /// Most of the time the application limited the rate that the kernel measures.
+    pub app_limited: bool,
 }
 
 impl Signs {
@@ -158,6 +160,8 @@ impl Signs {
             // An interval of a tenth of a second has too few segments for one loss to be little.
             loss: f64::from(u8::from(field(|tcp| tcp.retransmits).unwrap_or(0.0) > 0.0)),
             bbr,
+            app_limited: field(|tcp| tcp.app_limited.map(|app| f64::from(u8::from(app))))
+                .is_some_and(|share| share >= MOSTLY),
         }
     }
 
@@ -183,29 +187,26 @@ impl Signs {
         }
     }
 
-    /// Data wait for the congestion window or for pacing: why is it no larger?
-    pub fn network(&self) -> Bottleneck {
-        if self.bbr {
-            // BBR sends at the rate that arrives: that is the line's, unless losses drown it.
-            let drowns = self.loss > BBR_LOSS_MAX;
-            return if drowns { Bottleneck::CongestionLoss } else { Bottleneck::LineRate };
-        }
-        match self.queued {
-            true => Bottleneck::LineRate,
-            false if self.loss >= LOSS_MIN => Bottleneck::CongestionLoss,
-            false => Bottleneck::CongestionWindow,
+    /// Data wait for the congestion window or for pacing: why is it no larger? None where BBR
+    /// sends at a rate that it has measured while it was given too little: that is not the path's.
+    pub fn network(&self) -> Option<Bottleneck> {
+        match () {
+            () if self.bbr && self.loss > BBR_LOSS_MAX => Some(Bottleneck::CongestionLoss),
+            () if self.queued => Some(Bottleneck::LineRate),
+            // BBR sends at the rate that arrives.
+            () if self.bbr => (!self.app_limited).then_some(Bottleneck::LineRate),
+            () if self.loss >= LOSS_MIN => Some(Bottleneck::CongestionLoss),
+            () => Some(Bottleneck::CongestionWindow),
         }
     }
 
     /// What limits a transfer that has enough to send, where the kernel has not counted it.
     pub fn waiting(&self) -> Bottleneck {
         let waits = self.not_sent_bytes > 0.0 || self.fills(self.cwnd_bytes);
-        match () {
-            () if self.queued => self.network(),
-            () if self.fills(self.send_window_bytes) => Bottleneck::ReceiveWindow,
-            () if waits => self.network(),
-            () => Bottleneck::Unknown,
+        if !self.queued && self.fills(self.send_window_bytes) {
+            return Bottleneck::ReceiveWindow;
         }
+        self.network().filter(|_| self.queued || waits).unwrap_or_default()
     }
 
     fn fills(&self, limit: f64) -> bool {
@@ -245,7 +246,7 @@ pub fn of_connection(connection: &Connection) -> Bottleneck {
     if let Some(counted) = signs.counted() {
         return counted;
     }
-    match signs.silent || tcp.app_limited == Some(true) {
+    match signs.silent || signs.app_limited {
         true => Bottleneck::Application,
         false => signs.waiting(),
     }
@@ -309,6 +310,11 @@ pub(crate) mod tests {
         assert_eq!(of(|tcp| tcp.in_flight_bytes = Some(1.0)), Bottleneck::Unknown);
         let bbr = |tcp: &mut Tcp| tcp.congestion_control = Some(CongestionControl::Bbr);
         assert_eq!(of(bbr), Bottleneck::LineRate);
+        let lacks = |queued| {
+            let signs = Signs::of(|field| field(&full_window()), true);
+            Signs { app_limited: true, queued, ..signs }.network()
+        };
+        assert_eq!((lacks(false), lacks(true)), (None, Some(Bottleneck::LineRate)));
         assert_eq!(of_connection(&Connection::default()), Bottleneck::Unknown);
     }
 }

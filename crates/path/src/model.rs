@@ -273,7 +273,7 @@ impl Model {
         let holds = |bytes: f64| bytes >= FULL_SHARE * believed * now.rtt_s.unwrap_or(0.0);
         sample.held_share >= FULL_SHARE
             || now.bytes_per_s.max(now.carried) > 0.0
-                && under_way.map_or_else(|| !is_app_limited(sample), holds)
+                && under_way.map_or_else(|| !signs(sample).app_limited, holds)
     }
 
     fn note_queue(&mut self, rtt_s: Option<f64>, now: &mut Estimate) {
@@ -442,8 +442,8 @@ fn is_held(sample: &Sample, pace: Option<f64>, now: &Estimate) -> bool {
 /// The typical connection waits for something else than its congestion window: what is to be sent,
 /// the receiver, or a buffer.
 fn is_busy_elsewhere(sample: &Sample) -> bool {
-    let signs = Signs::of(|field| sample.typical(field), false);
-    signs.silent || signs.counted().is_some() || is_app_limited(sample)
+    let signs = signs(sample);
+    signs.silent || signs.counted().is_some() || signs.app_limited
 }
 
 /// Losses are not what limits BBR.
@@ -452,9 +452,8 @@ fn uses_bbr(sample: &Sample) -> bool {
     sample.connections.iter().any(|one| one.tcp.congestion_control == bbr)
 }
 
-fn is_app_limited(sample: &Sample) -> bool {
-    let app_limited = sample.typical(|tcp| tcp.app_limited.map(|app| f64::from(u8::from(app))));
-    app_limited.is_some_and(|share| share >= MOSTLY)
+fn signs(sample: &Sample) -> Signs {
+    Signs::of(|field| sample.typical(field), uses_bbr(sample))
 }
 
 /// The name of what limits the typical connection of a sample; `held` says that commands wait for
@@ -463,17 +462,15 @@ fn limits(sample: &Sample, held: bool, now: &Estimate) -> Bottleneck {
     if held {
         return Bottleneck::LineRate;
     }
-    let bbr = uses_bbr(sample);
     let queue_us = now.rtt_s.map(|empty_s| (1e6 * (empty_s + now.queue_s), 1e6 * empty_s));
     let queued = queue_us.is_some_and(|(rtt_us, empty_us)| is_queued(rtt_us, empty_us));
-    let signs =
-        Signs { queued, loss: now.loss_lately, ..Signs::of(|field| sample.typical(field), bbr) };
+    let signs = Signs { queued, loss: now.loss_lately, ..signs(sample) };
     // A flow is "application limited" to the kernel whenever its send buffer or the receiver's
     // window holds it up, so those come first.
     if let Some(counted) = signs.counted() {
         return counted;
     }
-    if signs.silent || !now.full || is_app_limited(sample) {
+    if signs.silent || !now.full || signs.app_limited {
         let asks = sample.outstanding_bytes.is_some_and(|bytes| bytes > 0.0);
         return if asks { Bottleneck::QueueDepth } else { Bottleneck::Application };
     }

@@ -103,6 +103,8 @@ pub struct Facts {
     pub out_of_order_segments: f64,
     /// Share of the time in which a queue stood on the path.
     pub queue_share: f64,
+    /// Share of the time in which the application limited the rate that the kernel measures.
+    pub app_limited_share: f64,
     /// The fastest that data were seen to arrive; at least so much is possible.
     pub peak_bytes_per_s: f64,
     /// Payload between one answer and the next.
@@ -170,6 +172,9 @@ impl Facts {
         if is_queued(rtt_us, self.base_rtt_us) {
             self.queue_share += slot.us;
         }
+        if tcp.app_limited {
+            self.app_limited_share += slot.us;
+        }
         let delivered = micros(tcp.delivery_rate_bytes_per_s.unwrap_or_default());
         // A rate over less than a tick of the kernel's clock is noise; over a round trip it is one.
         let received = if slot.us >= 4000.0 { slot.received / slot.us * 1e6 } else { 0.0 };
@@ -187,6 +192,7 @@ impl Facts {
             &mut self.receive_window_bytes,
             &mut self.send_buffer_bytes,
             &mut self.queue_share,
+            &mut self.app_limited_share,
         ] {
             *mean /= us;
         }
@@ -214,7 +220,7 @@ impl Facts {
         self.peak_bytes_per_s = self.peak_bytes_per_s.max(self.bytes_per_s());
     }
 
-    fn each(&mut self) -> [&mut f64; 21] {
+    fn each(&mut self) -> [&mut f64; 22] {
         [
             &mut self.seconds,
             &mut self.sent_bytes,
@@ -234,6 +240,7 @@ impl Facts {
             &mut self.segments_in,
             &mut self.out_of_order_segments,
             &mut self.queue_share,
+            &mut self.app_limited_share,
             &mut self.peak_bytes_per_s,
             &mut self.burst_bytes,
             &mut self.full_rounds_share,

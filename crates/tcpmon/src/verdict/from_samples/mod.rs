@@ -218,7 +218,7 @@ fn cause_at_sender(whole: &Whole) -> (Bottleneck, Vec<Bottleneck>) {
         Some(counted) => (counted, vec![]),
         // Data wait for the congestion window or for pacing.
         None if shares.network >= shares.path + shares.peer + shares.own => {
-            (signs.network(), vec![])
+            signs.network().map_or_else(|| silence(whole), |cause| (cause, vec![]))
         }
         None => silence(whole),
     }
@@ -238,6 +238,7 @@ fn signs(whole: &Whole) -> Signs {
         send_window_bytes: mean.send_window_bytes,
         loss: whole.loss(),
         bbr: mean.bbr,
+        app_limited: mean.app_limited_share >= MOSTLY,
     }
 }
 

@@ -129,7 +129,10 @@ fn data_that_wait_for_the_network_wait_for_one_of_three() {
     assert_eq!(cause_of(waiting(15_000, 1)), Bottleneck::LineRate);
     let mut bbr = waiting(100, 0);
     bbr.iter_mut().for_each(|sample| sample.congestion_control = "bbr".into());
-    assert_eq!(cause_of(bbr), Bottleneck::LineRate);
+    assert_eq!(cause_of(bbr.clone()), Bottleneck::LineRate);
+    // What BBR measured while it was given too little, is no line's.
+    bbr.iter_mut().for_each(|sample| sample.tcp.app_limited = true);
+    assert_eq!(cause_of(bbr), Bottleneck::QueueDepth);
 }
 
 /// What a program that reports on its own path names in each tenth of a second.
