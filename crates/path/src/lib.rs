@@ -314,8 +314,7 @@ impl Controller {
     }
 
     fn why(&self) -> Why {
-        let begins =
-            self.rate.state() == State::Startup || self.resume.phase() != memory::Phase::Normal;
+        let begins = self.rate.state() == State::Startup || !self.resume.is_over();
         match self.resume.saved().zip(self.resume.outcome()).filter(|_| begins) {
             Some((saved, outcome)) => Why::Remembered(saved.bandwidth, outcome),
             None => self.number.why(),

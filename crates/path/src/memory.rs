@@ -65,7 +65,7 @@ impl Remembered {
     }
 }
 
-/// Phases of Careful Resume.
+/// Phases of Careful Resume; its *normal* one by what became of the memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Nothing was sent yet.
@@ -77,21 +77,10 @@ pub(crate) enum Phase {
     Validating,
     /// It was too much.
     SafeRetreat,
-    /// Nothing is believed any more, or it was confirmed.
-    Normal,
-}
-
-impl Phase {
-    /// The name in reports.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Reconnaissance => "reconnaissance",
-            Self::Unvalidated => "unvalidated",
-            Self::Validating => "validating",
-            Self::SafeRetreat => "safe retreat",
-            Self::Normal => "normal",
-        }
-    }
+    /// It was carried.
+    Confirmed,
+    /// Nothing is believed any more, or nothing was remembered.
+    GivenUp,
 }
 
 /// Goes from one phase to the next.
@@ -99,8 +88,6 @@ impl Phase {
 pub(crate) struct Resume {
     saved: Option<Remembered>,
     phase: Phase,
-    /// What became of it, once that is known.
-    confirmed: Option<bool>,
     /// What was carried when it was too much.
     retreat: Option<f64>,
     phase_ends_s: Option<f64>,
@@ -115,9 +102,9 @@ impl Resume {
         Self { saved, ..Self::default() }
     }
 
-    /// The present phase.
-    pub(crate) fn phase(&self) -> Phase {
-        self.phase
+    /// Nothing is being found out any more.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Confirmed | Phase::GivenUp)
     }
 
     /// What is remembered of this path, from the time on when its round trip is known.
@@ -127,18 +114,20 @@ impl Resume {
 
     /// What became of the memory: the name of its phase, or its end; none without one.
     pub(crate) fn outcome(&self) -> Option<&'static str> {
-        self.saved()?;
-        Some(match (self.phase, self.confirmed) {
-            (Phase::Normal, Some(true)) => "confirmed",
-            (Phase::Normal, _) => "given up",
-            (phase, _) => phase.as_str(),
+        self.saved.and(match self.phase {
+            Phase::Reconnaissance => None,
+            Phase::Unvalidated => Some("unvalidated"),
+            Phase::Validating => Some("validating"),
+            Phase::SafeRetreat => Some("safe retreat"),
+            Phase::Confirmed => Some("confirmed"),
+            Phase::GivenUp => Some("given up"),
         })
     }
 
     /// The round trip of this path is known: what is remembered of it, if that is the same path.
     pub(crate) fn begin(&mut self, rtt_s: f64) -> Option<Remembered> {
         self.saved = self.saved.filter(|saved| saved.is_of(rtt_s));
-        self.phase = if self.saved.is_some() { Phase::Unvalidated } else { Phase::Normal };
+        self.phase = if self.saved.is_some() { Phase::Unvalidated } else { Phase::GivenUp };
         self.saved
     }
 
@@ -146,11 +135,10 @@ impl Resume {
     /// Nothing is believed of a line that was never seen saturated.
     pub(crate) fn belief(&self) -> Option<f64> {
         let saved = self.saved()?;
-        let saved = saved.measured.then_some(saved.bandwidth);
-        match (self.phase, self.confirmed) {
-            (Phase::Unvalidated | Phase::Validating, _) | (Phase::Normal, Some(true)) => saved,
+        match self.phase {
             // The line is as slow as it was seen to be.
-            _ => self.retreat,
+            Phase::SafeRetreat | Phase::GivenUp => self.retreat,
+            _ => saved.measured.then_some(saved.bandwidth),
         }
     }
 
@@ -162,41 +150,25 @@ impl Resume {
             self.full_s += (now.t_s - self.last_s).clamp(0.0, now.round_s());
         }
         self.last_s = now.t_s;
-        match self.phase {
-            Phase::Reconnaissance | Phase::Normal => None,
-            Phase::SafeRetreat => {
-                if self.phase_ends_s.is_none_or(|ends_s| now.t_s >= ends_s) {
-                    self.phase = Phase::Normal;
-                }
-                None
-            }
+        let round_ends_s = now.t_s + now.round_s();
+        let ended = now.t_s >= *self.phase_ends_s.get_or_insert(round_ends_s);
+        // A queue alone is the path's, or others', where nothing of ours is under way.
+        let overruns = now.lossy || now.full && now.queue_s > now.queue_target_s;
+        self.phase = match self.phase {
             Phase::Unvalidated | Phase::Validating if now.carried >= (1.0 - OTHER_SHARE) * jump => {
-                (self.phase, self.confirmed) = (Phase::Normal, Some(true));
-                None
+                Phase::Confirmed
             }
-            // A queue alone is the path's, or others', where nothing of ours is under way.
-            Phase::Unvalidated | Phase::Validating
-                if now.lossy || now.full && now.queue_s > now.queue_target_s =>
-            {
-                (self.phase, self.confirmed) = (Phase::SafeRetreat, Some(false));
-                (self.phase_ends_s, self.retreat) =
-                    (Some(now.t_s + now.round_s()), Some(now.carried));
-                Some(now.carried / 2.0)
+            Phase::Unvalidated | Phase::Validating if overruns => {
+                (self.phase, self.phase_ends_s) = (Phase::SafeRetreat, Some(round_ends_s));
+                self.retreat = Some(now.carried);
+                return Some(now.carried / 2.0);
             }
-            Phase::Unvalidated => {
-                let ends_s = *self.phase_ends_s.get_or_insert(now.t_s + now.round_s());
-                if now.t_s >= ends_s {
-                    self.phase = Phase::Validating;
-                }
-                None
-            }
-            Phase::Validating => {
-                if self.full_s > VALIDATING_ROUNDS * now.round_s() {
-                    (self.phase, self.confirmed) = (Phase::Normal, Some(false));
-                }
-                None
-            }
-        }
+            Phase::Unvalidated if ended => Phase::Validating,
+            Phase::Validating if self.full_s > VALIDATING_ROUNDS * now.round_s() => Phase::GivenUp,
+            Phase::SafeRetreat if ended => Phase::GivenUp,
+            unchanged => unchanged,
+        };
+        None
     }
 }
 
@@ -220,9 +192,9 @@ mod tests {
 
     fn begun() -> Resume {
         let mut resume = Resume::new(Some(SAVED));
-        assert_eq!((resume.phase(), resume.belief()), (Phase::Reconnaissance, None));
+        assert_eq!((resume.phase, resume.belief()), (Phase::Reconnaissance, None));
         resume.begin(0.1);
-        assert_eq!(resume.phase(), Phase::Unvalidated);
+        assert_eq!(resume.phase, Phase::Unvalidated);
         assert_eq!(resume.belief(), Some(100e6));
         resume
     }
@@ -239,7 +211,7 @@ mod tests {
             assert_eq!(Resume::new(Some(Remembered { bandwidth, ..SAVED })).begin(0.1), None);
         }
         let mut none = Resume::new(None);
-        assert_eq!((none.begin(0.1), none.phase(), none.outcome()), (None, Phase::Normal, None));
+        assert_eq!((none.begin(0.1), none.phase, none.outcome()), (None, Phase::GivenUp, None));
         assert_eq!(none.handle(&now(0.1, 9e9)), None);
     }
 
@@ -251,9 +223,9 @@ mod tests {
             (0.2, 3e6, Phase::Unvalidated),
             (0.31, 9e6, Phase::Validating),
             (0.41, 30e6, Phase::Validating),
-            (0.5, 46e6, Phase::Normal),
+            (0.5, 46e6, Phase::Confirmed),
         ] {
-            assert_eq!((resume.handle(&now(t_s, carried)), resume.phase()), (None, phase), "{t_s}");
+            assert_eq!((resume.handle(&now(t_s, carried)), resume.phase), (None, phase), "{t_s}");
         }
         assert_eq!(resume.belief(), Some(100e6));
         assert_eq!(resume.outcome(), Some("confirmed"));
@@ -271,15 +243,15 @@ mod tests {
             resume.handle(&now(0.1, 5e6));
             assert_eq!(resume.handle(&overrun), Some(5e6));
             let seen = Some(10e6);
-            assert_eq!((resume.phase(), resume.belief()), (Phase::SafeRetreat, seen));
-            assert_eq!((resume.handle(&now(0.3, 9e6)), resume.phase()), (None, Phase::SafeRetreat));
-            assert_eq!((resume.handle(&now(0.41, 9e6)), resume.phase()), (None, Phase::Normal));
+            assert_eq!((resume.phase, resume.belief()), (Phase::SafeRetreat, seen));
+            assert_eq!((resume.handle(&now(0.3, 9e6)), resume.phase), (None, Phase::SafeRetreat));
+            assert_eq!((resume.handle(&now(0.41, 9e6)), resume.phase), (None, Phase::GivenUp));
             assert_eq!((resume.belief(), resume.outcome()), (seen, Some("given up")));
         }
         // A longer round trip of a path on which we have nothing to send is not our queue.
         let mut resume = begun();
         assert_eq!(resume.handle(&Estimate { full: false, ..queued }), None);
-        assert_eq!(resume.phase(), Phase::Unvalidated);
+        assert_eq!(resume.phase, Phase::Unvalidated);
     }
 
     #[test]
@@ -288,11 +260,11 @@ mod tests {
         for tenth in 1..100 {
             resume.handle(&Estimate { full: false, ..now(0.1 * f64::from(tenth), 1e3) });
         }
-        assert_eq!(resume.phase(), Phase::Validating);
+        assert_eq!(resume.phase, Phase::Validating);
         for tenth in 100..130 {
             resume.handle(&now(0.1 * f64::from(tenth), 20e6));
         }
-        assert_eq!((resume.phase(), resume.belief()), (Phase::Normal, None));
+        assert_eq!((resume.phase, resume.belief()), (Phase::GivenUp, None));
     }
 
     #[test]
