@@ -12,9 +12,9 @@
 //!
 //! What it is not: it measures nothing, and has no say in the number of connections.
 
-use super::model::{Estimate, FULL_ROUNDS};
-use super::rate::{COMMAND_BYTES, RESPONSE, State};
-use super::tcp::{ERROR_SHARE, INITIAL_WINDOW_BYTES, OTHER_SHARE};
+use super::model::{Estimate, FULL_ROUNDS, LONG};
+use super::rate::{COMMAND_BYTES, PROBE_QUEUE_S, RESPONSE, State};
+use super::tcp::{ERROR_SHARE, INITIAL_WINDOW_SEGMENTS, OTHER_SHARE, SEGMENT_BYTES};
 
 /// Startup makes the pace this multiple of what was carried in each round, less than slow start's
 /// double (LEDBAT++, modified slow start), because what is carried is seen a round late.
@@ -26,9 +26,9 @@ const NEAR: f64 = 0.75;
 /// What a decrease takes of the pace at most, once in a round (RFC 6817 §2.4.2, LEDBAT++), and what
 /// is let go for a round in a slowdown.
 const DECREASE_MOST: f64 = 0.5;
-/// The room is the longest queue that was seen, up to seconds: buffers hold more than what a line
-/// carries over 40 ms for others' bursts, not for ours.
-const ROOM_S: f64 = 0.04;
+/// The room is the longest queue that was seen, up to 40 ms: what longer buffers hold is for
+/// others' bursts, not for ours.
+const ROOM_S: f64 = LONG * PROBE_QUEUE_S;
 /// When no queue has stood for so many seconds, steps are twice as long, and so on with the square:
 /// the pace goes with the cube of that time (RFC 9438). A flow of cubic that has lost is back by
 /// then.
@@ -77,8 +77,8 @@ impl Default for Background {
 impl Background {
     /// What may go before anything was measured, in bytes a second.
     pub(crate) fn first(&mut self, rtt_s: Option<f64>) -> f64 {
-        let first =
-            rtt_s.filter(|rtt_s| *rtt_s > 0.0).map_or(0.0, |rtt_s| INITIAL_WINDOW_BYTES / rtt_s);
+        let window = INITIAL_WINDOW_SEGMENTS * SEGMENT_BYTES;
+        let first = rtt_s.filter(|rtt_s| *rtt_s > 0.0).map_or(0.0, |rtt_s| window / rtt_s);
         self.pace = first.max(COMMAND_BYTES);
         self.pace
     }

@@ -15,8 +15,8 @@
 use std::collections::VecDeque;
 
 use super::memory::Remembered;
-use super::model::{ASK_AGAIN_S, Estimate, FULL_ROUNDS, MEASURE};
-use super::tcp::{INITIAL_WINDOW_BYTES, MORE, OTHER_SHARE, SAMPLE_S, SEGMENT_BYTES, median};
+use super::model::{ASK_AGAIN_S, Estimate, FULL_ROUNDS, LATELY_S, MEASURE};
+use super::tcp::{INITIAL_WINDOW_SEGMENTS, MORE, OTHER_SHARE, SAMPLE_S, SEGMENT_BYTES, median};
 use super::why::Why;
 
 /// Connections that a transfer begins with (iSCSI-APT, 2009), and what a target grants.
@@ -28,14 +28,10 @@ const ASSUMED_BANDWIDTH: f64 = 117e6;
 const STEPS: (f64, f64) = (2.0, 1.5);
 /// A step brought all that it could above this share of it; below a quarter, nothing.
 const GAIN_SHARE: f64 = 0.7;
-/// Where losses limit, steps are judged together until so much of what there was is added, and are
-/// in vain if losses have risen by this factor. Behind a policer three times as many lose 4.3 times
-/// as often with cubic (RFC 9438 §5.1: windows go with p^-0.75), and 9 times with Reno.
+/// Where losses limit, steps are judged together until twice as many as there were are added, and
+/// are in vain if losses are twice what they were. Behind a policer three times as many lose 4.3
+/// times as often with cubic (RFC 9438 §5.1: windows go with p^-0.75), and 9 times with Reno.
 const LOSSES_STEP: f64 = 2.0;
-const LOSSES_RISE: f64 = 2.0;
-/// A number that holds where losses limit is tried again after seconds, each time twice as many, up
-/// to [`ASK_AGAIN_S`], unless more were worth it.
-const LOSSES_AGAIN_S: f64 = 2.0;
 /// N carries R with this margin, for connections that carry less than the typical one.
 const MARGIN: f64 = 1.04;
 /// New connections need round trips for TCP, login and slow start; those that are left are known
@@ -95,7 +91,8 @@ pub(crate) struct Count {
     least: u32,
     asked_s: Option<f64>,
     refused: Option<(u32, f64)>,
-    /// Where losses limit: since when a number has been held, and the pause before the next try.
+    /// Where losses limit: since when a number has been held, and the pause before the next try,
+    /// each twice as long, up to [`ASK_AGAIN_S`], unless more were worth it.
     tried_s: f64,
     pause_s: f64,
     /// Ends and rates of the last intervals with enough to send.
@@ -120,7 +117,7 @@ impl Count {
             asked_s: None,
             refused: None,
             tried_s: 0.0,
-            pause_s: LOSSES_AGAIN_S,
+            pause_s: LATELY_S,
             rates: VecDeque::new(),
             watched_s: 0.0,
         }
@@ -139,7 +136,7 @@ impl Count {
         };
         let bytes = bandwidth * rtt_s;
         // Slow start doubles in each of these but the first.
-        let grown = INITIAL_WINDOW_BYTES * (SETTLE_ROUND_TRIPS - 1.0).exp2();
+        let grown = INITIAL_WINDOW_SEGMENTS * SEGMENT_BYTES * (SETTLE_ROUND_TRIPS - 1.0).exp2();
         let windows = ceil(bytes / window_bytes.clamp(SEGMENT_BYTES, grown));
         let carried = known.filter(|known| known.connections > 0);
         let needed = carried.map_or(windows, |known| known.connections).min(self.max);
@@ -343,8 +340,8 @@ impl Count {
             self.hold(carried);
         } else if could < LOSSES_STEP && below.loss > 0.0 {
             self.step(now, carried, below);
-        } else if now.loss_lately <= LOSSES_RISE * below.loss || below.loss <= 0.0 {
-            self.pause_s = LOSSES_AGAIN_S;
+        } else if now.loss_lately <= LOSSES_STEP * below.loss || below.loss <= 0.0 {
+            self.pause_s = LATELY_S;
             self.grow(now, carried);
         } else {
             let each = self.per_connection.take();

@@ -44,6 +44,8 @@ const FULL_SHARE: f64 = 1.0 - OTHER_SHARE;
 /// A saturated line is measured over seconds, and round trips: three per cent of noise in a sample
 /// become one.
 pub(crate) const MEASURE: (f64, f64) = (1.0, 6.0);
+/// What is not longer ago than two such seconds holds now.
+pub(crate) const LATELY_S: f64 = 2.0 * MEASURE.0;
 /// A path is full if so many rounds bring no more (BBR §4.3.1.2), and the first measure is their
 /// mean.
 pub(crate) const FULL_ROUNDS: f64 = 3.0;
@@ -258,7 +260,7 @@ impl Model {
             now.rtt_s = Some(self.least_s + self.stays_s);
             now.least_rtt_s = Some(self.least_s);
             let least_s = (TARGET_SHARE * self.least_s).clamp(TARGET_S.0, TARGET_S.1);
-            let jitter_s = TARGET_JITTERS * self.recent.jitter_s(now.t_s - 2.0 * MEASURE.0);
+            let jitter_s = TARGET_JITTERS * self.recent.jitter_s(now.t_s - LATELY_S);
             let least_s = if self.base.is_some() { TARGET_S.0 } else { least_s };
             now.queue_target_s = (least_s + jitter_s).min(1.5 * TARGET_S.1);
         }
@@ -286,7 +288,7 @@ impl Model {
         now.queue_s = standing.map_or(now.queue_s, above);
         // A shorter way, or jitter that has ended: what stays is not more than what was there
         // lately.
-        let lately = self.recent.since(now.t_s - 2.0 * MEASURE.0).filter_map(|one| one.rtt_s);
+        let lately = self.recent.since(now.t_s - LATELY_S).filter_map(|one| one.rtt_s);
         if let Some(most_s) = lately.reduce(f64::max) {
             self.stays_s = self.stays_s.min((most_s - self.least_s).max(0.0));
         }
@@ -408,12 +410,12 @@ impl Model {
             *draining = begin;
         } else {
             // What was measured behind a queue that is not ours, was not the line.
-            let lately = self.recent.since(now.t_s - 2.0 * MEASURE.0).map(|one| one.believed);
+            let lately = self.recent.since(now.t_s - LATELY_S).map(|one| one.believed);
             now.bandwidth = Some(lately.fold(draining.bandwidth, f64::max));
             self.stays_s += now.queue_s;
             (self.draining, self.saturated_since_s) = (None, None);
             // A longer way or jitter loses nothing; what others fill runs over, and is there again.
-            let loses = self.recent.loss(now.t_s - 2.0 * MEASURE.0) > 0.0;
+            let loses = self.recent.loss(now.t_s - LATELY_S) > 0.0;
             now.shared = loses && self.ask_after_s > ASK_AGAIN_S.0;
             self.ask_at_s = now.t_s + self.ask_after_s;
             self.ask_after_s = (2.0 * self.ask_after_s).min(ASK_AGAIN_S.1);

@@ -21,8 +21,10 @@ use super::memory::{LIFETIME_S, Remembered};
 const HEAD: &str = "enkaku paths 1";
 /// Peers kept: far more than one host copies to in a day. The oldest go first.
 pub const PEERS_MAX: usize = 256;
-/// Longer than any table of so many lines, in bytes.
-pub const TEXT_BYTES_MAX: usize = 256 * PEERS_MAX;
+/// Longer than any line of a table, in bytes.
+const LINE_BYTES_MAX: usize = 256;
+/// Longer than any table, in bytes.
+pub const TEXT_BYTES_MAX: usize = LINE_BYTES_MAX * PEERS_MAX;
 
 /// What is remembered of all paths.
 #[derive(Clone, Debug, Default, PartialEq)]

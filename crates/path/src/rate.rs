@@ -35,7 +35,7 @@ const PROBE_STEPS: (f64, f64) = (0.01, 0.03);
 /// By this part the pace differs from the bandwidth at most.
 const OFF_MOST: f64 = MORE - 1.0;
 /// A step may put this time into a queue before it is seen: most queues of lines hold more.
-const PROBE_QUEUE_S: f64 = 0.02;
+pub(crate) const PROBE_QUEUE_S: f64 = 0.02;
 /// No pace is lower than TCP's smallest windows, in segments (RFC 5681 §3.1).
 pub(crate) const WINDOW_LEAST_SEGMENTS: f64 = 2.0;
 

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 /// TCP payload of a packet of MTU 1500: 20 bytes of IPv4 and 32 of TCP with timestamps less.
 pub(crate) const SEGMENT_BYTES: f64 = 1448.0;
-/// What may be under way before anything was acknowledged: ten segments (RFC 6928).
-pub(crate) const INITIAL_WINDOW_BYTES: f64 = 10.0 * SEGMENT_BYTES;
+/// What may be under way before anything was acknowledged, in segments (RFC 6928).
+pub(crate) const INITIAL_WINDOW_SEGMENTS: f64 = 10.0;
 /// Below this round trip, in seconds, a path is a machine room's: hosts are slower than it.
 pub const SHORT_RTT_S: f64 = 0.001;
 /// Seconds that a sample takes: what happens is seen that much later than a round trip.
