@@ -138,6 +138,26 @@ def test_whoever_takes_nothing_holds_up_nobody_but_himself(catalogue: Path, cont
         wait_for(lambda: page.curl(src, "--range", "0-9")[0] == 206, "served again")
 
 
+def read_bytes(target: Target) -> int:
+    """Bytes that the target has read of its files."""
+    text = Path(f"/proc/{target.peer.pid}/io").read_text()
+    return int(text.split("rchar:")[1].split()[0])
+
+
+def test_eight_who_watch_the_same_get_it_over_the_line_once(
+    catalogue: Path, content: bytes, target: Target, tmp_path: Path
+):
+    with serve(catalogue) as page:
+        url = page.url + page.video("summer")["src"]
+        before = read_bytes(target)
+        copies = [tmp_path / f"copy-{number}" for number in range(8)]
+        words = [word for copy in copies for word in ("--output", copy, url)]
+        run([need("curl"), "--silent", "--fail", "--parallel", "--parallel-immediate", *words])
+        for copy in copies:
+            assert copy.read_bytes() == content
+        assert read_bytes(target) - before <= 1.2 * len(content)
+
+
 def test_enemies_get_nothing(catalogue: Path, tmp_path: Path):
     (tmp_path / "secret").write_text("secret")
     with serve(catalogue) as page:

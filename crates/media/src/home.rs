@@ -18,6 +18,7 @@ use crate::aside::aside;
 use crate::catalogue::{HomeSpec, Place};
 use crate::lease::Lease;
 use crate::line::Line;
+use crate::recent::Recent;
 
 /// How long an opening may take: a login of several round trips at 300 ms, and what is read then.
 const OPEN_TIME_MAX: Duration = Duration::from_secs(12);
@@ -80,6 +81,7 @@ pub(crate) struct Opened {
     pub(crate) id: String,
     pub(crate) used: Mutex<Instant>,
     pub(crate) line: Line,
+    pub(crate) recent: Recent,
     session: Option<Session>,
     /// Since when it has had no connection.
     down: Mutex<Option<SystemTime>>,
@@ -333,6 +335,9 @@ impl Home {
     /// Logs out if nobody has used it for so long.
     pub(crate) fn let_go_after(&self, idle: Duration) {
         let Ok(mut place) = self.opened.try_lock() else { return };
+        if let Some(opened) = &*place {
+            opened.recent.forget_old();
+        }
         // Every lease has a count of its own.
         let is_idle = place.as_ref().is_some_and(|opened| {
             Arc::strong_count(opened) == 1 && opened.last_used().elapsed() >= idle
@@ -385,6 +390,7 @@ impl Opened {
             id,
             used: Mutex::new(now),
             line: Line::new(),
+            recent: Recent::default(),
             session,
             down: Mutex::default(),
         })

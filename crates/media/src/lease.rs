@@ -55,7 +55,8 @@ impl Lease {
         self.within_time(move || async move { look_up(&opened, &path).await }).await
     }
 
-    /// A file of the volume, whose line this viewer shares with others.
+    /// A file of the volume, whose line this viewer shares with others, and what others who watch
+    /// the same have got over it.
     ///
     /// # Errors
     /// [`Missing`].
@@ -64,8 +65,10 @@ impl Lease {
         path: &str,
         viewer: String,
     ) -> Result<Resource, Missing> {
-        let resource = self.file(path).await?;
-        Ok(resource.through(|device| self.opened.line.shared(device, viewer)))
+        let (resource, opened) = (self.file(path).await?, &self.opened);
+        let version = resource.version();
+        Ok(resource
+            .through(|device| opened.recent.shared(opened.line.shared(device, viewer), &version)))
     }
 
     /// All bytes of a small file.

@@ -22,6 +22,7 @@ mod line;
 mod owner;
 mod publish;
 mod range;
+mod recent;
 mod respond;
 mod route;
 mod sent;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use block::layer::{ReadOnlyLayer, Reads};
 use block::{BlockError, Buf, Device, DeviceInfo, Extent, Io};
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 /// Most bytes under way: 640 Mbit/s at a round trip of 100 ms.
@@ -172,10 +173,16 @@ impl Reads for Shared {
         let viewer = self.viewer.clone();
         Io::later(async move {
             let gone = || BlockError::Unreachable("nobody gives out places any more".into());
-            let place = line.place(&viewer, buf.len() as u64).await.ok_or_else(gone)?;
-            let read = device.read(offset, buf).await;
-            place.done();
-            read
+            // As a task of its own, which ends with this: who has paused asks for nothing, and his
+            // place is free for others as soon as the read is done.
+            let mut task = JoinSet::new();
+            task.spawn(async move {
+                let place = line.place(&viewer, buf.len() as u64).await.ok_or_else(gone)?;
+                let read = device.read(offset, buf).await;
+                place.done();
+                read
+            });
+            task.join_next().await.and_then(Result::ok).unwrap_or_else(|| Err(gone()))
         })
     }
 
@@ -275,6 +282,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn who_has_paused_keeps_nobody_waiting() {
+        let (device, turns, _) = slow();
+        let line = Line::new();
+        let extent = FileExtent { offset: 0, len: 1 << 29, at: Some(0) };
+        let file = FileReader::new(line.shared(Arc::clone(&device), "a".into()), vec![extent]);
+        let mut paused = file.read(0..file.size());
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(paused.poll_next(&mut context).is_pending());
+        settle().await;
+        // All that he has asked for has come, and he takes none of it.
+        turns.add_permits((ReadConfig::default().bytes_max / PIECE) as usize);
+        settle().await;
+        let other = watch(line.shared(device, "b".into()), 2 << 20);
+        turns.add_permits(40);
+        settle().await;
+        assert!(*other.lock().unwrap() >= 32 * PIECE, "{}", other.lock().unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn who_is_alone_has_the_whole_line_and_who_leaves_gives_his_place_back() {
         let (device, turns, asked) = slow();
         let line = Line::new();
@@ -285,8 +311,10 @@ mod tests {
         for _ in 0..100 {
             assert!(reading.poll_next(&mut context).is_pending());
         }
+        settle().await;
         assert_eq!(*asked.lock().unwrap(), BYTES_MAX);
         drop(reading);
+        settle().await;
         let left = |state: &State| (state.under_way, state.viewers.len());
         assert_eq!(left(&line.lock()), (0, 0));
         turns.add_permits(1);

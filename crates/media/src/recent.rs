@@ -1,0 +1,410 @@
+//! [`Recent`]: what came of a home's files a short time ago, for others who watch the same. A piece
+//! that several want goes over the line once, if they want it within a minute, or while it comes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use block::layer::{ReadOnlyLayer, Reads};
+use block::{BlockError, Buf, Device, DeviceInfo, Extent, Io};
+use bytes::Bytes;
+use futures_util::future::{FutureExt, Shared, WeakShared};
+use tokio::time::Instant;
+
+/// Most bytes that are kept of a home: a minute of 8 Mbit/s.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// How long. Whoever starts to watch later reads for himself; and what is written over in its place
+/// while the file says that it is the same is seen after this time.
+const AGE_MAX: Duration = Duration::from_secs(60);
+
+/// What came of a home's files.
+#[derive(Clone, Default)]
+pub(crate) struct Recent(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    /// By file and place on the device.
+    pieces: BTreeMap<Key, Piece>,
+    /// Those that are here, oldest first, and when they came.
+    ages: VecDeque<(Instant, Key)>,
+    bytes: u64,
+}
+
+/// The version of a file, and an offset on the device.
+type Key = (Arc<str>, u64);
+
+enum Piece {
+    /// On its way as long as somebody waits for it; how long it is.
+    Coming(WeakShared<Coming>, u64),
+    Here(Bytes),
+}
+
+type Coming = Pin<Box<dyn Future<Output = Result<Bytes, Arc<BlockError>>> + Send>>;
+
+/// What a reader finds.
+enum Found {
+    Here(Bytes),
+    Coming(Shared<Coming>),
+}
+
+impl Recent {
+    /// The device as the reader of this version of a file shares it with others: another text for
+    /// other content.
+    pub(crate) fn shared(&self, device: Device, version: &str) -> Device {
+        let (recent, version) = (self.clone(), version.into());
+        Arc::new(ReadOnlyLayer::new(Sharing { device, recent, version }))
+    }
+
+    /// Forgets what is too old.
+    pub(crate) fn forget_old(&self) {
+        self.lock().shrink(BYTES_MAX);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The piece that has `len` bytes from there, and where it begins; else that which `read` is
+    /// going to bring.
+    fn find(&self, key: Key, len: u64, read: impl FnOnce() -> Coming) -> (u64, Found) {
+        let mut state = self.lock();
+        let before = state.pieces.range((Arc::clone(&key.0), 0)..=key.clone()).next_back();
+        if let Some(((_, at), piece)) = before
+            && at + piece.len() >= key.1 + len
+            && let Some(found) = piece.found()
+        {
+            return (*at, found);
+        }
+        let coming = read().shared();
+        if let Some(weak) = coming.downgrade() {
+            state.put(key.clone(), Piece::Coming(weak, len));
+        }
+        (key.1, Found::Coming(coming))
+    }
+
+    /// A piece has come.
+    fn keep(&self, key: Key, bytes: &Bytes) {
+        let mut state = self.lock();
+        let len = bytes.len() as u64;
+        let is_there = |piece: &Piece| match piece {
+            Piece::Here(_) => piece.len() >= len, // another one who waited for it has kept it
+            Piece::Coming(..) => piece.len() > len,
+        };
+        if state.pieces.get(&key).is_some_and(is_there) {
+            return;
+        }
+        state.put(key.clone(), Piece::Here(bytes.clone()));
+        state.bytes += len;
+        state.ages.push_back((Instant::now(), key));
+        state.shrink(BYTES_MAX);
+    }
+
+    /// A piece will not come.
+    fn failed(&self, key: &Key) {
+        let mut state = self.lock();
+        if let Some(Piece::Coming(..)) = state.pieces.get(key) {
+            state.pieces.remove(key);
+        }
+    }
+}
+
+impl Piece {
+    fn len(&self) -> u64 {
+        match self {
+            Self::Coming(_, len) => *len,
+            Self::Here(bytes) => bytes.len() as u64,
+        }
+    }
+
+    fn found(&self) -> Option<Found> {
+        match self {
+            Self::Coming(weak, _) => weak.upgrade().map(Found::Coming),
+            Self::Here(bytes) => Some(Found::Here(bytes.clone())),
+        }
+    }
+}
+
+impl State {
+    fn put(&mut self, key: Key, piece: Piece) {
+        if let Some(Piece::Here(bytes)) = self.pieces.insert(key, piece) {
+            self.bytes -= bytes.len() as u64;
+        }
+    }
+
+    /// Forgets the oldest beyond so many bytes, all that are too old, and what comes no more.
+    fn shrink(&mut self, bytes_max: u64) {
+        while let Some((came, key)) = self.ages.front()
+            && (self.bytes > bytes_max || came.elapsed() >= AGE_MAX)
+        {
+            if let Some(Piece::Here(bytes)) = self.pieces.get(key) {
+                self.bytes -= bytes.len() as u64;
+                self.pieces.remove(key);
+            }
+            self.ages.pop_front();
+        }
+        if self.pieces.len() > 2 * self.ages.len() + 64 {
+            self.pieces.retain(|_, piece| piece.found().is_some());
+        }
+    }
+}
+
+/// A device of which pieces that others read as well are read once.
+struct Sharing {
+    device: Device,
+    recent: Recent,
+    version: Arc<str>,
+}
+
+impl Reads for Sharing {
+    fn info(&self) -> DeviceInfo {
+        self.device.info()
+    }
+
+    fn read(&self, offset: u64, mut buf: Buf) -> Io<Buf> {
+        let (recent, key) = (self.recent.clone(), (Arc::clone(&self.version), offset));
+        let device = Arc::clone(&self.device);
+        Io::later(async move {
+            let len = buf.len();
+            let read = || -> Coming {
+                Box::pin(async move {
+                    device.read(offset, Buf::new(len)).await.map(Buf::freeze).map_err(Arc::new)
+                })
+            };
+            let (at, found) = recent.find(key.clone(), len as u64, read);
+            let bytes = match found {
+                Found::Here(bytes) => bytes,
+                Found::Coming(coming) => {
+                    let key = (key.0, at);
+                    match coming.await {
+                        Ok(bytes) => {
+                            recent.keep(key, &bytes);
+                            bytes
+                        }
+                        Err(error) => {
+                            recent.failed(&key);
+                            return Err(told(&error));
+                        }
+                    }
+                }
+            };
+            let skip = (offset - at) as usize;
+            buf.copy_from_slice(&bytes[skip..skip + len]);
+            Ok(buf)
+        })
+    }
+
+    fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
+        self.device.extents(offset, len)
+    }
+}
+
+/// The same error for another one who waited.
+fn told(error: &BlockError) -> BlockError {
+    match error {
+        BlockError::Medium(error) => {
+            BlockError::Medium(io::Error::new(error.kind(), error.to_string()))
+        }
+        BlockError::Fenced => BlockError::Fenced,
+        BlockError::Unreachable(why) => BlockError::Unreachable(why.clone()),
+        error => BlockError::Unreachable(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+    use files::{FileExtent, FileReader, ReadConfig};
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    const PIECE: u64 = 256 << 10;
+
+    /// Each byte tells where it is. Counts what is read, what is under way, and fails if it shall.
+    struct Counted {
+        turns: Arc<Semaphore>,
+        counts: Arc<Counts>,
+    }
+
+    #[derive(Default)]
+    struct Counts {
+        bytes: AtomicU64,
+        under_way: AtomicU64,
+        fails: AtomicBool,
+    }
+
+    struct UnderWay(Arc<Counts>);
+
+    impl Drop for UnderWay {
+        fn drop(&mut self) {
+            self.0.under_way.fetch_sub(1, SeqCst);
+        }
+    }
+
+    impl Reads for Counted {
+        fn info(&self) -> DeviceInfo {
+            DeviceInfo::new(1 << 30, 512)
+        }
+
+        fn read(&self, offset: u64, mut buf: Buf) -> Io<Buf> {
+            let (turns, counts) = (Arc::clone(&self.turns), Arc::clone(&self.counts));
+            Io::later(async move {
+                counts.bytes.fetch_add(buf.len() as u64, SeqCst);
+                counts.under_way.fetch_add(1, SeqCst);
+                let _under_way = UnderWay(Arc::clone(&counts));
+                turns.acquire().await.unwrap().forget();
+                if counts.fails.load(SeqCst) {
+                    return Err(BlockError::Medium(io::Error::other("scratched")));
+                }
+                for (place, byte) in buf.iter_mut().enumerate() {
+                    *byte = byte_at(offset + place as u64);
+                }
+                Ok(buf)
+            })
+        }
+
+        fn extents(&self, _: u64, _: u64) -> Io<Vec<Extent>> {
+            Io::err(BlockError::ReadOnly)
+        }
+    }
+
+    fn byte_at(offset: u64) -> u8 {
+        (offset / 509 % 251) as u8
+    }
+
+    struct Disk {
+        device: Device,
+        turns: Arc<Semaphore>,
+        counts: Arc<Counts>,
+        recent: Recent,
+    }
+
+    impl Disk {
+        fn new(turns: usize) -> Self {
+            let (turns, counts) = (Arc::new(Semaphore::new(turns)), Arc::<Counts>::default());
+            let counted = Counted { turns: Arc::clone(&turns), counts: Arc::clone(&counts) };
+            let device = Arc::new(ReadOnlyLayer::new(counted));
+            Self { device, turns, counts, recent: Recent::default() }
+        }
+
+        /// A file of 20 MiB that begins a little behind a multiple of a piece.
+        fn file(&self, version: &str) -> FileReader {
+            let extent = FileExtent { offset: 0, len: 20 << 20, at: Some(PIECE + 4096) };
+            let config = ReadConfig { bytes_max: 2 << 20, ..ReadConfig::default() };
+            let device = self.recent.shared(Arc::clone(&self.device), version);
+            FileReader::new(device, vec![extent]).with_config(config)
+        }
+
+        fn bytes(&self) -> u64 {
+            self.counts.bytes.load(SeqCst)
+        }
+    }
+
+    async fn check(file: &FileReader, range: std::ops::Range<u64>) {
+        let (mut reading, mut at) = (file.read(range.clone()), range.start);
+        while let Some(bytes) = reading.next().await {
+            let bytes = bytes.unwrap();
+            let good =
+                |(place, byte): (usize, &u8)| *byte == byte_at(PIECE + 4096 + at + place as u64);
+            assert!(bytes.iter().enumerate().all(good), "{at}");
+            at += bytes.len() as u64;
+        }
+        assert_eq!(at, range.end);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn eight_who_watch_the_same_read_it_once() {
+        let disk = Disk::new(100_000);
+        let viewers = (0..8).map(|number| {
+            let file = disk.file("a");
+            tokio::spawn(async move {
+                // Not all from the beginning, and not all at the same moment.
+                tokio::time::sleep(Duration::from_secs(5 * number)).await;
+                check(&file, number * 12_345..file.size()).await;
+            })
+        });
+        for viewer in viewers.collect::<Vec<_>>() {
+            viewer.await.unwrap();
+        }
+        let size = disk.file("a").size();
+        assert!(disk.bytes() <= size + PIECE, "{} of {size}", disk.bytes());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_version_is_another_file_and_old_pieces_are_forgotten() {
+        let disk = Disk::new(100_000);
+        check(&disk.file("a"), 0..PIECE).await;
+        let once = disk.bytes();
+        check(&disk.file("a"), 0..PIECE).await;
+        assert_eq!(disk.bytes(), once);
+        check(&disk.file("b"), 0..PIECE).await;
+        assert_eq!(disk.bytes(), 2 * once);
+        tokio::time::advance(AGE_MAX).await;
+        disk.recent.forget_old();
+        let state = |disk: &Disk| {
+            let state = disk.recent.lock();
+            (state.pieces.len(), state.ages.len(), state.bytes)
+        };
+        assert_eq!(state(&disk), (0, 0, 0));
+        check(&disk.file("a"), 0..PIECE).await;
+        assert_eq!(disk.bytes(), 3 * once);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_is_kept_than_allowed() {
+        let disk = Disk::new(100_000);
+        for version in ["a", "b", "c", "d", "e"] {
+            check(&disk.file(version), 0..20 << 20).await;
+            let state = disk.recent.lock();
+            let kept: u64 = state.pieces.values().map(Piece::len).sum();
+            assert_eq!(kept, state.bytes);
+            assert!(kept <= BYTES_MAX, "{kept}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_leaves_takes_nothing_from_who_stays_and_the_last_one_ends_the_read() {
+        let disk = Disk::new(0);
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let mut first = disk.file("a").read(0..PIECE / 2);
+        let mut second = disk.file("a").read(0..PIECE / 2);
+        assert!(first.poll_next(&mut context).is_pending());
+        assert!(second.poll_next(&mut context).is_pending());
+        assert_eq!(disk.counts.under_way.load(SeqCst), 1);
+        drop(first);
+        disk.turns.add_permits(1);
+        assert_eq!(second.next().await.unwrap().unwrap().len() as u64, PIECE / 2);
+        let mut alone = disk.file("b").read(0..PIECE / 2);
+        assert!(alone.poll_next(&mut context).is_pending());
+        assert_eq!(disk.counts.under_way.load(SeqCst), 1);
+        drop(alone);
+        assert_eq!(disk.counts.under_way.load(SeqCst), 0);
+        // It left nothing that somebody would wait for.
+        disk.turns.add_permits(1);
+        check(&disk.file("b"), 0..PIECE / 2).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_is_told_to_all_who_wait_and_not_kept() {
+        let disk = Disk::new(0);
+        disk.counts.fails.store(true, SeqCst);
+        let read = |disk: &Disk| {
+            let file = disk.file("a");
+            tokio::spawn(async move { file.read_at(0, 4096).await })
+        };
+        let (first, second) = (read(&disk), read(&disk));
+        tokio::task::yield_now().await;
+        disk.turns.add_permits(1);
+        for reader in [first, second] {
+            let error = reader.await.unwrap().unwrap_err().to_string();
+            assert!(error.contains("scratched"), "{error}");
+        }
+        disk.counts.fails.store(false, SeqCst);
+        disk.turns.add_permits(1);
+        check(&disk.file("a"), 0..4096).await;
+    }
+}
