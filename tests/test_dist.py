@@ -1,12 +1,15 @@
 """`cargo xtask dist`: what is in the packages, and that they come out the same again. What Debian makes of
 one is looked at by scripts/test-package, which takes longer."""
 
+import gzip
 import hashlib
-import os
+import json
 import re
+import zlib
 from pathlib import Path
 
 import pytest
+from support import from_pypi
 
 from enkaku_lab import REPOSITORY
 from enkaku_lab.peers import enkaku
@@ -28,9 +31,9 @@ def _xtask() -> list[object]:
     return ["cargo", "run", "--quiet", "--locked", *manifest, "--package", "xtask", "--"]
 
 
-def _dist(*words: object, check: bool = True) -> Completed:
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH}
-    return run([*_xtask(), "dist", *words], env=environment, check=check, timeout_s=600)
+def _dist(*words: object, check: bool = True, umask: str = "022", **variables: str) -> Completed:
+    argv = ["sh", "-c", f'umask {umask}; exec "$@"', "sh", *_xtask(), "dist", *words]
+    return run(argv, env={"SOURCE_DATE_EPOCH": EPOCH, **variables}, check=check, timeout_s=600)
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +56,22 @@ def _package(made: Path) -> Path:
     return package
 
 
+def _of(made: Path, ending: str) -> Path:
+    [file] = made.glob(f"enkaku-*{ending}")
+    return file
+
+
+def _binary(made: Path, folder: Path) -> Path:
+    run(["tar", "-xf", _of(made, "-linux.tar.gz"), "-C", folder])
+    [binary] = folder.glob("*/bin/enkaku")
+    return binary
+
+
 def test_it_is_the_same_again(made: Path, light: Path):
-    again = made.parent / "second"
-    told = _dist("--binary", light, "--out", again).stdout.split()
+    """Elsewhere on the earth, for a user who hides files from others. That a build is the same, too, is
+    found out by `cargo xtask dist --compare`, which takes two builds."""
+    again = made.parent / "the-second-one"
+    told = _dist("--binary", light, "--out", again, umask="077", TZ="Asia/Tokyo").stdout.split()
     sums = {}
     for folder in (made, again):
         files = sorted(path for path in folder.iterdir())
@@ -91,19 +107,85 @@ def test_the_package_has_the_places_of_debian(made: Path):
 
 
 def test_the_binary_is_stripped_and_its_symbols_are_apart(made: Path, tmp_path: Path):
-    [symbols] = made.glob("*-symbols.tar.gz")
-    [plain] = set(made.glob("enkaku-*.tar.gz")) - {symbols}
-    stem = plain.name.removesuffix(".tar.gz")
-    for archive in (plain, symbols):
-        run(["tar", "-xf", archive, "-C", tmp_path])
-    binary = tmp_path / stem / "bin/enkaku"
+    symbols = _of(made, "-symbols.tar.gz")
+    binary = _binary(made, tmp_path)
+    run(["tar", "-xf", symbols, "-C", tmp_path])
     sections = run(["readelf", "--wide", "--sections", binary]).stdout
     assert ".gnu_debuglink" in sections and ".symtab" not in sections
     debug = tmp_path / symbols.name.removesuffix(".tar.gz") / "enkaku.debug"
     assert ".symtab" in run(["readelf", "--wide", "--sections", debug]).stdout
     assert run([binary, "-V"]).stdout == f"enkaku {VERSION}\n"
-    unit = (tmp_path / stem / "lib/systemd/system/enkaku-target.service").read_text()
+    unit = (binary.parent.parent / "lib/systemd/system/enkaku-target.service").read_text()
     assert "ExecStart=/usr/local/bin/enkaku target run" in unit
+
+
+def test_the_list_tells_what_is_linked(made: Path, tmp_path: Path):
+    bill = json.loads(_of(made, ".cdx.json").read_text())
+    product = bill["metadata"]["component"]
+    binary = _binary(made, tmp_path)
+    digest = hashlib.sha256(binary.read_bytes()).hexdigest()
+    assert product["hashes"] == [{"alg": "SHA-256", "content": digest}]
+    assert bill["metadata"]["timestamp"] == "2025-11-26T09:40:00Z"
+    assert [tool["name"] for tool in bill["metadata"]["tools"]["components"]] == ["rustc"]
+    told = {(one["name"], one["version"]) for one in [product, *bill["components"]]}
+    assert len(told) == len(bill["components"]) + 1
+    assert ("iscsi-proto", VERSION) in told and "tokio" in dict(told)
+    assert str(REPOSITORY) not in json.dumps(bill)
+    section = tmp_path / "section"
+    run(["objcopy", f"--dump-section=.dep-v0={section}", binary, tmp_path / "copy"])
+    inside = json.loads(zlib.decompress(section.read_bytes()))["packages"]
+    assert {(one["name"], one["version"]) for one in inside} == told
+
+
+def test_the_list_is_one_to_cyclonedx(made: Path, tmp_path: Path):
+    """By the format's own library, with its schema and each name that refers to another."""
+    python = from_pypi.installed(tmp_path / "cyclonedx", "cyclonedx-python-lib[json-validation]>=11,<12")
+    check = """
+import sys
+from cyclonedx.model.bom import Bom
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+import json
+text = open(sys.argv[1]).read()
+assert not (wrong := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)), wrong
+bill = Bom.from_json(json.loads(text))
+assert bill.validate()
+print(len(bill.components))
+"""
+    bill = _of(made, ".cdx.json")
+    told = run([python, "-c", check, bill], check=False)
+    assert told.code == 0, told.stderr
+    assert int(told.stdout) == len(json.loads(bill.read_text())["components"])
+
+
+@pytest.mark.needs("root", "chroot")
+def test_the_image_runs_alone(made: Path, tmp_path: Path):
+    archive, files = tmp_path / "archive", tmp_path / "files"
+    for folder in (archive, files):
+        folder.mkdir()
+    run(["tar", "-xf", _of(made, ".oci.tar"), "-C", archive])
+
+    def named(by: dict) -> bytes:
+        content = (archive / "blobs" / by["digest"].replace(":", "/")).read_bytes()
+        assert by["digest"] == f"sha256:{hashlib.sha256(content).hexdigest()}"
+        assert by["size"] == len(content)
+        return content
+
+    assert json.loads((archive / "oci-layout").read_text()) == {"imageLayoutVersion": "1.0.0"}
+    [image] = json.loads((archive / "index.json").read_text())["manifests"]
+    manifest = json.loads(named(image))
+    config = json.loads(named(manifest["config"]))
+    [layer] = manifest["layers"]
+    unpacked = gzip.decompress(named(layer))
+    assert config["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(unpacked).hexdigest()}"]
+    (tmp_path / "layer.tar").write_bytes(unpacked)
+    run(["tar", "-xf", tmp_path / "layer.tar", "--same-owner", "-C", files])
+    user = config["config"]["User"]
+    assert (files / "var/lib/enkaku").stat().st_uid == int(user.split(":")[0]) != 0
+    assert (files / "usr/bin/enkaku").stat().st_uid == 0
+    assert not list(files.glob("**/sh")), "no shell"
+    alone = run(["chroot", f"--userspec={user}", files, *config["config"]["Entrypoint"], "--version"])
+    assert alone.stdout.startswith(f"enkaku {VERSION}\n")
 
 
 def test_what_is_asked_for_wrongly_is_said(tmp_path: Path):
@@ -111,3 +193,5 @@ def test_what_is_asked_for_wrongly_is_said(tmp_path: Path):
     assert done.code != 0 and "there is no such file" in done.stderr
     done = _dist("--fast", check=False)
     assert done.code != 0 and "usage: cargo xtask dist" in done.stderr
+    done = _dist("--compare", "--binary", REPOSITORY / "Cargo.toml", check=False)
+    assert done.code != 0 and "builds the binary itself" in done.stderr

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import MIB, noise
+from support import from_pypi
 
 from enkaku_lab import REPOSITORY
 from enkaku_lab.peers import enkaku
@@ -20,11 +21,10 @@ from enkaku_lab.process import CommandFailed, run
 
 OLDEST = (3, 11)
 """requires-python of crates/python/pyproject.toml."""
-BUILD_S_MAX, INSTALL_S_MAX, CHECK_S_MAX = 1500, 300, 300
+BUILD_S_MAX, CHECK_S_MAX = 1500, 300
 WANTED = ["numpy", "fsspec"]
 WHEELS = REPOSITORY / "target/wheels"
 CHECK = Path(__file__).with_name("support") / "wheel_check.py"
-OUT_OF_REACH = re.compile(r"No matching distribution|Connection|Temporary failure|Max retries")
 
 
 def _version(python: str) -> tuple[int, ...] | None:
@@ -58,7 +58,7 @@ def wheel() -> Path:
     try:
         run([REPOSITORY / "scripts/wheel", "--profile", "dev"], timeout_s=BUILD_S_MAX)
     except CommandFailed as failed:
-        if OUT_OF_REACH.search(failed.stderr):
+        if from_pypi.OUT_OF_REACH.search(failed.stderr):
             pytest.skip("maturin cannot be had: PyPI is out of reach")
         raise
     (made,) = WHEELS.glob("enkaku-*.whl")
@@ -68,13 +68,9 @@ def wheel() -> Path:
 @pytest.fixture(scope="module", params=PYTHONS, ids=lambda version: f"python-{version}")
 def python(request, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     place = tmp_path_factory.mktemp("python")
-    run([PYTHONS[request.param], "-m", "venv", place], timeout_s=INSTALL_S_MAX)
-    own = place / "bin/python"
+    own = from_pypi.installed(place, *WANTED, python=PYTHONS[request.param])
     install = [own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    others = run([*install, *WANTED], timeout_s=INSTALL_S_MAX, check=False)
-    if others.code != 0 and OUT_OF_REACH.search(others.stderr):
-        pytest.skip(f"{' and '.join(WANTED)} cannot be had: PyPI is out of reach")
-    run([*install, "--no-index", wheel], timeout_s=INSTALL_S_MAX)
+    run([*install, "--no-index", wheel], timeout_s=from_pypi.INSTALL_S_MAX)
     yield own
 
 

@@ -13,13 +13,14 @@ mod tidy;
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask deps|tidy|protocol [--write]|dist [--binary PATH] [--out DIR]\n\
+const USAGE: &str = "usage: cargo xtask deps|tidy|protocol [--write]|dist [--binary PATH|--compare] [--out DIR]\n\
     deps      who depends on whom in the workspace, against the rule of ARCHITECTURE.md\n\
     tidy      file headers, lengths of files and functions, paths of somebody's machine; pages\n\
               of docs/ that no link leads to\n\
     protocol  requirements of RFC 7143 against the citations in code and tests, and against the\n\
               matrix in PROTOCOL.md, which --write brings up to date\n\
-    dist      tarball, Debian package, symbols, checksums (docs/install.md)";
+    dist      tarball, Debian package, container image, symbols, SBOM, checksums\n\
+              (docs/install.md); --compare builds twice, byte by byte";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);

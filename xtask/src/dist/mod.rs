@@ -1,13 +1,17 @@
 //! `cargo xtask dist`: what people install. A tarball with a stripped binary, its symbols apart, a
-//! Debian package, checksums, and a list of what is inside (SBOM) where the tool for it is
-//! installed.
+//! Debian package, a container image, a list of what is inside (SBOM), and checksums.
 //!
 //! Everything is made from one binary by the system's own tools (binutils, tar, dpkg-deb), and
 //! comes out the same byte by byte when it is made again: names are sorted, nobody owns anything,
 //! and the time is that of SOURCE_DATE_EPOCH, else of the last commit. Which file goes where is
-//! decided in `scripts/install` alone.
+//! decided in `scripts/install` alone. That the binary is the same again, too, is what `compare`
+//! finds out.
 
+mod compare;
 mod debian;
+mod image;
+mod linked;
+mod release;
 mod steps;
 
 use std::ffi::OsString;
@@ -16,14 +20,25 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use self::linked::{Build, Linked};
+use self::release::Origin;
 use self::steps::{Tree, call, output};
 
-const USAGE: &str = "usage: cargo xtask dist [--binary PATH] [--out DIR]\n\
-    --binary  a binary that is built already [default: target/release/enkaku is built]\n\
-    --out     where the files go [default: target/dist]";
+const USAGE: &str = "usage: cargo xtask dist [--binary PATH | --compare] [--out DIR]\n\
+    --binary   a binary of these sources that is built already [default: it is built]\n\
+    --compare  the last commit is built twice, in two folders, and everything has to be the same\n\
+    --out      where the files go [default: target/dist]";
+
+/// What is asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Options {
+    binary: Option<PathBuf>,
+    out: Option<PathBuf>,
+    is_compared: bool,
+}
 
 /// What is packaged, and with which time.
-pub(crate) struct Dist<'a> {
+struct Dist<'a> {
     root: &'a Path,
     out: PathBuf,
     version: String,
@@ -34,55 +49,69 @@ pub(crate) struct Dist<'a> {
 
 /// Makes the packages; returns their names.
 pub(crate) fn run(root: &Path, arguments: impl Iterator<Item = String>) -> Result<Vec<String>> {
-    let (binary, out) = options(arguments)?;
-    let binary = match binary {
+    let options = Options::read(arguments)?;
+    let origin = Origin::of(root)?;
+    let out = options.out.unwrap_or_else(|| root.join("target/dist"));
+    if options.is_compared {
+        return compare::made_twice(root, &out, &origin);
+    }
+    let binary = match options.binary {
         Some(binary) => binary,
-        None => {
-            call(root, "cargo", ["build", "--release", "--locked", "--package", "enkaku"])?;
-            root.join("target/release/enkaku")
-        }
+        None => release::build(root, &origin)?,
     };
-    let out = out.unwrap_or_else(|| root.join("target/dist"));
-    fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
+    make(root, &binary, &out, &origin)
+}
+
+/// Makes them of a binary.
+fn make(root: &Path, binary: &Path, out: &Path, origin: &Origin) -> Result<Vec<String>> {
+    fs::create_dir_all(out).with_context(|| out.display().to_string())?;
     let dist = Dist {
         root,
         out: out.canonicalize()?,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         architecture: architecture()?,
-        epoch: epoch(root)?,
+        epoch: origin.epoch,
     };
     let work = dist.out.join("work");
-    if work.exists() {
-        fs::remove_dir_all(&work).with_context(|| work.display().to_string())?;
-    }
-    fs::create_dir_all(&work)?;
+    steps::emptied(&work)?;
+    let linked = Linked::of(root, &dist.triple())?;
     let mut made = Vec::new();
-    let stripped = dist.strip(&binary, &work, &mut made)?;
+    let stripped = dist.strip(binary, &linked, &work, &mut made)?;
     made.push(dist.tarball(&stripped, &work)?);
     made.push(dist.debian(&stripped, &work)?);
-    made.extend(dist.bill_of_materials()?);
+    let at = dist.at()?;
+    made.push(dist.image(&stripped, &at, &work)?);
+    made.push(dist.bill_of_materials(binary, &stripped, &linked, &at)?);
     dist.sums(&mut made)?;
     fs::remove_dir_all(&work)?;
     Ok(made)
 }
 
-fn options(
-    mut arguments: impl Iterator<Item = String>,
-) -> Result<(Option<PathBuf>, Option<PathBuf>)> {
-    let (mut binary, mut out) = (None, None);
-    while let Some(name) = arguments.next() {
-        let place = match name.as_str() {
-            "--binary" => &mut binary,
-            "--out" => &mut out,
-            _ => bail!("{name} is not known\n{USAGE}"),
-        };
-        let value = arguments.next().with_context(|| format!("{name} needs a value\n{USAGE}"))?;
-        *place = Some(std::path::absolute(value)?);
+impl Options {
+    fn read(mut arguments: impl Iterator<Item = String>) -> Result<Self> {
+        let mut options = Self::default();
+        while let Some(name) = arguments.next() {
+            let place = match name.as_str() {
+                "--binary" => &mut options.binary,
+                "--out" => &mut options.out,
+                "--compare" => {
+                    options.is_compared = true;
+                    continue;
+                }
+                _ => bail!("{name} is not known\n{USAGE}"),
+            };
+            let value = arguments.next();
+            let value = value.with_context(|| format!("{name} needs a value\n{USAGE}"))?;
+            *place = Some(std::path::absolute(value)?);
+        }
+        if let Some(path) = options.binary.as_ref().filter(|path| !path.is_file()) {
+            bail!("--binary {}: there is no such file", path.display());
+        }
+        if options.is_compared && options.binary.is_some() {
+            bail!("--compare builds the binary itself, so --binary is not allowed beside it");
+        }
+        Ok(options)
     }
-    if let Some(path) = binary.as_ref().filter(|path: &&PathBuf| !path.is_file()) {
-        bail!("--binary {}: there is no such file", path.display());
-    }
-    Ok((binary, out))
 }
 
 fn architecture() -> Result<(&'static str, &'static str)> {
@@ -94,21 +123,15 @@ fn architecture() -> Result<(&'static str, &'static str)> {
     }
 }
 
-/// The time that everything has.
-fn epoch(root: &Path) -> Result<u64> {
-    let named = std::env::var("SOURCE_DATE_EPOCH").ok().filter(|text| !text.is_empty());
-    let text = match named {
-        Some(text) => text,
-        None => output(root, "git", ["show", "-s", "--format=%ct", "HEAD"])
-            .context("the time of the packages: set SOURCE_DATE_EPOCH where there is no git")?,
-    };
-    text.trim().parse().with_context(|| format!("SOURCE_DATE_EPOCH {text:?}: seconds since 1970"))
-}
-
 impl Dist<'_> {
     /// `enkaku-0.1.0-x86_64-linux`.
     fn stem(&self) -> String {
         format!("enkaku-{}-{}-linux", self.version, self.architecture.1)
+    }
+
+    /// `x86_64-unknown-linux-gnu`.
+    fn triple(&self) -> String {
+        format!("{}-unknown-linux-gnu", self.architecture.1)
     }
 
     /// A file that was made.
@@ -117,17 +140,27 @@ impl Dist<'_> {
     }
 
     /// The binary without its symbols, which become a file of their own that debuggers find by the
-    /// name in the binary.
-    fn strip(&self, binary: &Path, work: &Path, made: &mut Vec<String>) -> Result<PathBuf> {
+    /// name in the binary; and with the names of what is linked into it.
+    fn strip(
+        &self,
+        binary: &Path,
+        linked: &Linked,
+        work: &Path,
+        made: &mut Vec<String>,
+    ) -> Result<PathBuf> {
         let folder = work.join("bin");
         fs::create_dir_all(&folder)?;
         let (stripped, symbols) = (folder.join("enkaku"), folder.join("enkaku.debug"));
         let path = |path: &Path| path.as_os_str().to_owned();
         let keep: [OsString; 3] = ["--only-keep-debug".into(), path(binary), path(&symbols)];
         call(&folder, "objcopy", keep)?;
-        let strip: [OsString; 5] = [
+        fs::write(folder.join("linked"), linked.section()?)?;
+        let strip: [OsString; 7] = [
             "--strip-all".into(),
             "--remove-section=.comment".into(),
+            // One that cargo-auditable has made.
+            format!("--remove-section={}", linked::SECTION).into(),
+            format!("--add-section={}=linked", linked::SECTION).into(),
             "--add-gnu-debuglink=enkaku.debug".into(),
             path(binary),
             path(&stripped),
@@ -162,30 +195,32 @@ impl Dist<'_> {
         steps::done(&mut command).map(drop)
     }
 
-    /// CycloneDX, of what is linked into the binary.
-    fn bill_of_materials(&self) -> Result<Option<String>> {
-        if output(self.root, "cargo", ["cyclonedx", "--version"]).is_err() {
-            eprintln!(
-                "dist: no SBOM: cargo-cyclonedx is not installed (cargo install cargo-cyclonedx)"
-            );
-            return Ok(None);
-        }
-        let name = format!("{}.cdx", self.stem());
-        let words = ["cyclonedx", "--format", "json", "--override-filename", &name];
-        let manifest = ["--manifest-path", "crates/enkaku/Cargo.toml", "--no-build-deps"];
-        let mut command = std::process::Command::new("cargo");
-        command.args(words).args(manifest).current_dir(self.root);
-        // Serial number and time would be new ones each time.
-        command.env("SOURCE_DATE_EPOCH", self.epoch.to_string());
-        steps::done(&mut command)?;
-        let name = format!("{name}.json");
-        // The tool writes one beside each manifest of the workspace.
-        let made = self.root.join("crates/enkaku").join(&name);
-        fs::copy(&made, self.file(&name)).with_context(|| made.display().to_string())?;
-        for folder in fs::read_dir(self.root.join("crates"))?.flatten() {
-            let _none_there = fs::remove_file(folder.path().join(&name));
-        }
-        Ok(Some(name))
+    /// The time that everything has, in RFC 3339's form.
+    fn at(&self) -> Result<String> {
+        let epoch = format!("@{}", self.epoch);
+        let at = output(self.root, "date", ["-u", "-d", &epoch, "+%FT%TZ"])?;
+        Ok(at.trim().to_owned())
+    }
+
+    /// The list of what is linked into the binary.
+    fn bill_of_materials(
+        &self,
+        binary: &Path,
+        stripped: &Path,
+        linked: &Linked,
+        at: &str,
+    ) -> Result<String> {
+        let notes = [OsString::from("-p"), ".comment".into(), binary.into()];
+        let notes = output(self.root, "readelf", notes)?;
+        let rustc = notes.split_once("rustc version ").map(|(_, rest)| rest);
+        let build = Build {
+            at,
+            binary_sha256: &steps::sha256(stripped)?,
+            rustc: rustc.and_then(|rest| rest.split_whitespace().next()),
+        };
+        let name = format!("{}.cdx.json", self.stem());
+        fs::write(self.file(&name), linked.bill(&build)?)?;
+        Ok(name)
     }
 
     /// SHA256SUMS, as `sha256sum --check` takes it.
@@ -206,11 +241,19 @@ mod tests {
     fn what_is_not_known_is_said() {
         let asked = |words: &str| {
             let words = words.split(' ').map(ToOwned::to_owned).collect::<Vec<_>>();
-            options(words.into_iter()).map_err(|error| error.to_string())
+            Options::read(words.into_iter()).map_err(|error| error.to_string())
         };
-        assert!(asked("--binary").is_err_and(|error| error.contains("needs a value")));
-        assert!(asked("--fast x").is_err_and(|error| error.contains("--fast is not known")));
-        assert!(asked("--binary /nowhere/x").is_err_and(|error| error.contains("no such file")));
-        assert_eq!(asked("--out /tmp/x"), Ok((None, Some("/tmp/x".into()))));
+        let failed = |words: &str, said: &str| {
+            assert!(asked(words).is_err_and(|error| error.contains(said)), "{words}");
+        };
+        failed("--binary", "needs a value");
+        failed("--fast x", "--fast is not known");
+        failed("--binary /nowhere/x", "no such file");
+        failed("--compare --binary Cargo.toml", "builds the binary itself");
+        let options = |out: Option<&str>, is_compared| {
+            Ok(Options { out: out.map(PathBuf::from), is_compared, ..Options::default() })
+        };
+        assert_eq!(asked("--out /tmp/x"), options(Some("/tmp/x"), false));
+        assert_eq!(asked("--compare"), options(None, true));
     }
 }

@@ -14,9 +14,13 @@ pub(super) fn call<W: AsRef<OsStr>>(
     program: &str,
     words: impl IntoIterator<Item = W>,
 ) -> Result<()> {
-    let mut command = Command::new(program);
-    let status = command.args(words).current_dir(folder).status();
-    let status = status.with_context(|| missing(program))?;
+    shown(Command::new(program).args(words).current_dir(folder))
+}
+
+/// Runs a command; its output is shown.
+pub(super) fn shown(command: &mut Command) -> Result<()> {
+    let program = command.get_program().display().to_string();
+    let status = command.status().with_context(|| missing(&program))?;
     if !status.success() {
         bail!("{program} failed: {status}");
     }
@@ -46,11 +50,19 @@ pub(super) fn done(command: &mut Command) -> Result<Output> {
 
 fn missing(program: &str) -> String {
     let package = match program {
-        "objcopy" => " (Debian: binutils)",
+        "objcopy" | "readelf" => " (Debian: binutils)",
         "dpkg-shlibdeps" => " (Debian: dpkg-dev)",
         _ => "",
     };
     format!("cannot run {program}{package}")
+}
+
+/// Makes a folder that is empty.
+pub(super) fn emptied(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())
 }
 
 /// A folder whose content is packed.
@@ -121,15 +133,39 @@ impl Tree {
         let (Some(above), Some(name)) = (self.0.parent(), self.0.file_name()) else {
             bail!("{}: no folder to be packed", self.0.display());
         };
-        let tar = to.with_extension("");
-        let words = ["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu"];
-        let mut command = Command::new("tar");
-        command.args(words).arg("-cf").arg(&tar).arg(name).current_dir(above);
-        done(&mut command)?;
-        let mut command = Command::new("gzip");
-        done(command.arg("-nf").arg(&tar))?;
-        Ok(())
+        let file = to.with_extension("");
+        tar("--create", &file, above, &[name.display().to_string()], 0)?;
+        call(above, "gzip", ["-nf".as_ref(), file.as_os_str()])
     }
+
+    /// What is at the top of it, sorted.
+    pub(super) fn entries(&self) -> Result<Vec<String>> {
+        let entries = fs::read_dir(&self.0).with_context(|| self.0.display().to_string())?;
+        let names = entries.map(|entry| Ok(entry?.file_name().display().to_string()));
+        let mut names = names.collect::<Result<Vec<_>>>()?;
+        names.sort();
+        Ok(names)
+    }
+}
+
+/// Makes a tarball of some files of a folder, or appends them: sorted, and all of one owner.
+pub(super) fn tar(
+    what: &str,
+    to: &Path,
+    folder: &Path,
+    names: &[String],
+    owner: u32,
+) -> Result<()> {
+    let mut command = Command::new("tar");
+    command.args([what, "--sort=name", "--numeric-owner", "--format=gnu"]);
+    command.args([format!("--owner={owner}"), format!("--group={owner}")]);
+    done(command.arg("--file").arg(to).args(names).current_dir(folder)).map(drop)
+}
+
+/// A file's digest.
+pub(super) fn sha256(file: &Path) -> Result<String> {
+    let said = output(Path::new("."), "sha256sum", ["--zero".as_ref(), file.as_os_str()])?;
+    Ok(said.split(' ').next().unwrap_or_default().to_owned())
 }
 
 fn collect(top: &Path, folder: &Path, names: &mut Vec<String>) -> Result<()> {
