@@ -354,7 +354,7 @@ OURS = ["s5-long", "s5-loss", "s5-one", "s5-rtt"]
 
 def test_the_papers_experiments_are_all_there():
     wanted = ["s0-fig4", "s0-guest", "s0-guest-cc", *(f"s1-fig{n}" for n in (2, 3, 5, 6, 7, 8, 9, 10, 11))]
-    wanted += [f"s1-guest-{what}" for what in ("block", "loss", "rtt")]
+    wanted += [f"s1-guest-{what}" for what in ("block", "loss", "rtt", "window")]
     wanted += ["s1-mirror", "s1-mirror-rtt", "s1-window", "s4-fig3"]
     assert [one.name for one in EVERY] == [*wanted, *OURS, "limits"]
     limits = {(c.link.loss, c.load.connections) for c in experiments.load()["limits"].cells(FULL)}

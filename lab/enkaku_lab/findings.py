@@ -286,6 +286,7 @@ def s1(of: Committed) -> list[Row]:
             "s1-fig11",
         ),
         _kernels(of, "s1-window", 0, "future work: window scaling and tuning should help")
+        or _kernels(of, "s1-guest-window", 0, "future work: window scaling and tuning should help")
         or Row(
             "future work: window scaling and tuning should help",
             NOT_MEASURED,
@@ -415,10 +416,15 @@ def page(docs: Path = DOCS) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="enkaku_lab findings", description=__doc__)
+    write(arguments, "findings", __doc__, PAGE, page)
+
+
+def write(arguments: list[str], command: str, about: str | None, name: str, of: Callable[[Path], str]) -> None:
+    """What a command does that makes a page of what is committed in a folder of documents."""
+    parser = argparse.ArgumentParser(prog=f"enkaku_lab {command}", description=about)
     parser.add_argument("--docs", type=Path, default=DOCS, help="default: %(default)s")
     docs = parser.parse_args(arguments).docs
     if not docs.is_dir():
         raise LabError(f"{docs} is no folder")
-    (docs / PAGE).write_text(page(docs))
-    print(f"Report: {docs / PAGE}")
+    (docs / name).write_text(of(docs))
+    print(f"Report: {docs / name}")

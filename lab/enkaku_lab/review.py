@@ -6,7 +6,6 @@ is read from the CSVs committed beside the figures, so the page changes with the
 point that an experiment has and its CSV has not is named.
 """
 
-import argparse
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,10 +14,9 @@ from pathlib import Path
 from enkaku_lab import claims, data, packets, s3_figures
 from enkaku_lab.claims import Claim
 from enkaku_lab.experiments import load
-from enkaku_lab.findings import DOCS, PLACES, Committed, folder_of
+from enkaku_lab.findings import DOCS, PLACES, Committed, folder_of, write
 from enkaku_lab.in_guest import senders
 from enkaku_lab.ns2 import commands as s2
-from enkaku_lab.process import LabError
 
 PAGE = "review.md"
 HEAD = """# The papers' figures, one by one
@@ -256,10 +254,4 @@ def page(docs: Path = DOCS) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="enkaku_lab review", description=__doc__)
-    parser.add_argument("--docs", type=Path, default=DOCS, help="default: %(default)s")
-    docs = parser.parse_args(arguments).docs
-    if not docs.is_dir():
-        raise LabError(f"{docs} is no folder")
-    (docs / PAGE).write_text(page(docs))
-    print(f"Report: {docs / PAGE}")
+    write(arguments, "review", __doc__, PAGE, page)

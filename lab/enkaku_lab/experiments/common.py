@@ -80,7 +80,8 @@ GUEST_NOTE = (
 
 GUEST_UDP_NOTE = (
     " Debian's server takes NFS over UDP, its client refuses (“Unsupported transport protocol udp”, CONFIG_NFS_DISABLE_UDP_SUPPORT); where there is a "
-    "curve for UDP, the client's module was built once more without that option (docs/lab.md)."
+    "curve for UDP, the client's module was built once more without that option (docs/lab.md). It asks again after some 100 ms, which cannot be stretched: from an "
+    "RTT of 8 ms on that is before an answer can have come, so UDP is not judged there."
 )
 
 

@@ -38,7 +38,7 @@ EXPERIMENT = Experiment(
     title="Kernel NFS and open-iscsi at RTT 2.8 ms: sequential read against block size",
     source="Teraoka et al. 2004, figures 3, 8",
     paper="NFS (over UDP, kernel client with read-ahead) 298 to 305 Mbit/s, iSCSI 101 to 104 Mbit/s, for block sizes of 1 to 256 KB",
-    x=Axis("block size of a read call (KiB)", "block_bytes", [KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB], [4 * KIB, 64 * KIB], factor=1 / KIB),
+    x=Axis("block size of a read call (KiB)", "block_bytes", [KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB], [64 * KIB], factor=1 / KIB),
     link=Link(rtt_ms=RTT_MS, cc="reno"),
     load=Load(connections=1, bytes_max=8 * MIB),
     series=[GUEST_ISCSI, GUEST_NFS, GUEST_NFS_AHEAD, GUEST_UDP],
