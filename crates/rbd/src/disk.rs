@@ -193,8 +193,8 @@ impl Inner {
     }
 
     /// Takes note of the end of this client, if that is what an operation tells.
-    fn note(&self, finished: &Finished) {
-        if finished.returned == i64::from(-FENCED) && !self.fenced.swap(true, Ordering::AcqRel) {
+    fn note(&self, returned: i64) {
+        if returned == i64::from(-FENCED) && !self.fenced.swap(true, Ordering::AcqRel) {
             tracing::error!(
                 image = self.name,
                 "another client has taken the image over: the cluster refuses what we write"
@@ -230,7 +230,7 @@ impl Inner {
                 }
             };
             let finished = waiting.await.map_err(|_| gone())?;
-            inner.note(&finished);
+            inner.note(finished.returned);
             end(finished)
         })
     }
@@ -258,6 +258,15 @@ fn done(what: &'static str) -> impl FnOnce(Finished) -> Result<()> {
 
 fn gone() -> BlockError {
     BlockError::Unreachable("librbd has forgotten the operation".into())
+}
+
+/// What an image tells of its data. Where there is none any more, nothing is told: that is a
+/// failure, since what is not told of counts as a hole.
+fn data_of<I>(
+    image: Option<I>,
+    ask: impl FnOnce(I) -> std::result::Result<(), i64>,
+) -> std::result::Result<(), i64> {
+    image.map_or(Err(-i64::from(libc::ENOTCONN)), ask)
 }
 
 /// A range cut into pieces of at most `step` bytes.
@@ -365,13 +374,15 @@ impl BlockDevice for RbdDisk {
             for (at, len) in pieces(offset, len, EXTENTS_LEN_MAX) {
                 let opened = inner.opened()?;
                 let asked = tokio::task::spawn_blocking(move || {
-                    let told =
-                        opened.image().map_or(Ok(()), |image| image.data(at, len, &mut extents));
+                    let told = data_of(opened.image(), |image| image.data(at, len, &mut extents));
                     (extents, told)
                 });
                 let (so_far, told) =
                     asked.await.map_err(|error| BlockError::Unreachable(error.to_string()))?;
-                told.map_err(|returned| failure(returned, "asking for extents"))?;
+                if let Err(returned) = told {
+                    inner.note(returned);
+                    return Err(failure(returned, "asking for extents"));
+                }
                 extents = so_far;
             }
             Ok(extents.finish())
@@ -398,5 +409,18 @@ impl BlockDevice for RbdDisk {
             let found = disk.read(offset, Buf::new(len)).await?;
             Ok(Compared::Differs { at: first_difference(&found, &compared) })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_that_is_gone_has_no_holes() {
+        let mut extents = Extents::new(0, 4096, BLOCK_SIZE);
+        let told = data_of(None::<&Image>, |image| image.data(0, 4096, &mut extents));
+        let error = failure(told.unwrap_err(), "asking for extents");
+        assert!(matches!(error, BlockError::Unreachable(_)), "{error}");
     }
 }

@@ -267,7 +267,13 @@ impl Inner {
         let mut at = offset;
         let mut covered = offset;
         while at < end {
-            let data = sys::seek_data(&self.file, at)?.map_or(end, |data| data.min(end));
+            let data = match sys::seek_data(&self.file, at)? {
+                Some(data) => data.min(end),
+                // No data up to the end of the file, which may not be where it was: what was cut
+                // off is no hole, and reading it fails.
+                None if self.file.metadata()?.len() < end => return Err(truncated()),
+                None => end,
+            };
             let hole_from = at.next_multiple_of(block_size);
             let hole_to = if data == end { end } else { data / block_size * block_size };
             if hole_from < hole_to {

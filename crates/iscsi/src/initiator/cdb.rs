@@ -340,14 +340,32 @@ pub fn lba_status(data: &[u8]) -> Vec<(u64, u32, bool)> {
     let body = data.get(8..).unwrap_or(&[]);
     body[..len.min(body.len())]
         .chunks_exact(16)
-        .filter_map(|d| Some((be64(d, 0)?, be32(d, 8)?, d[12] & 0x0f == 0)))
+        .filter_map(|d| Some((be64(d, 0)?, be32(d, 8)?, !is_unmapped(d[12] & 0x0f))))
         .collect()
+}
+
+/// Whether a PROVISIONING STATUS says that nothing is stored there: deallocated, anchored.
+/// The others say that something is, or that it is not known (0h; SBC-4 has 3h and 4h for these).
+fn is_unmapped(status: u8) -> bool {
+    matches!(status, 1 | 2)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn what_is_not_known_to_be_unmapped_counts_as_data() {
+        let mut data = (4_u32 + 16 * 5).to_be_bytes().to_vec();
+        data.extend([0; 4]);
+        for status in 0_u8..5 {
+            data.extend(u64::from(status).to_be_bytes());
+            data.extend([0, 0, 0, 1, status, 0, 0, 0]);
+        }
+        let mapped: Vec<bool> = lba_status(&data).iter().map(|(.., mapped)| *mapped).collect();
+        assert_eq!(mapped, [true, false, false, true, true]);
+    }
 
     #[test]
     fn ten_byte_commands_where_they_do_and_sixteen_where_they_must() {

@@ -195,6 +195,8 @@ async fn a_truncated_file_is_a_medium_error() {
     File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
     let result = device.read(8192, Buf::new(4096)).await;
     assert!(matches!(result, Err(BlockError::Medium(_))), "{result:?}");
+    let extents = device.extents(8192, 4096).await;
+    assert!(matches!(extents, Err(BlockError::Medium(_))), "what is gone is no hole: {extents:?}");
 }
 
 #[test]
