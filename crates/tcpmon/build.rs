@@ -11,6 +11,9 @@ const NAMES: &[&str] =
 const SOURCES: &[&str] =
     &["events.bpf.c", "acknowledgement.h", "connection.h", "event.h", "kernel.h", "bpf.h"];
 
+/// What the repository is called in the object, as in the packages (xtask/src/dist/release.rs).
+const SOURCES_NAMED: &str = "/usr/src/enkaku";
+
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(has_ebpf)");
     println!("cargo::rerun-if-env-changed=CLANG");
@@ -35,11 +38,14 @@ fn compile(folder: &Path, object: &Path) -> Result<(), String> {
         return Err("events are read on little-endian machines only".to_owned());
     }
     let clang = clang()?;
+    let crate_folder = env::current_dir().map_err(|error| error.to_string())?;
     let done = Command::new(&clang)
         // CPU version 2 is what every kernel with a ring buffer runs.
         .args(["-target", "bpfel", "-mcpu=v2", "-O2", "-g", "-Wall", "-Wextra", "-c"])
-        // The object must not depend on where it was built.
+        // The object must not depend on where it was built: neither by the names of its sources nor
+        // by the folder of this crate, from which clang makes them absolute.
         .arg(format!("-ffile-prefix-map={}=ebpf", folder.display()))
+        .arg(format!("-ffile-prefix-map={}={SOURCES_NAMED}", crate_folder.display()))
         .arg(folder.join("events.bpf.c"))
         .arg("-o")
         .arg(object)
