@@ -8,10 +8,9 @@ from enkaku_lab.experiment import Experiment
 from enkaku_lab.experiments import s1_guest_rtt
 from enkaku_lab.experiments.common import GUEST_ISCSI, GUEST_NFS_AHEAD, GUEST_NOTE, GUEST_TCP, nearest, rate, times
 
-SCALED = (GUEST_ISCSI, GUEST_NFS_AHEAD, GUEST_TCP)
-UNSCALED = tuple(
-    replace(one, label=f"{one.label}, no window scaling", link={"window_scaling": False}, line=":", marker="+") for one in SCALED
-)
+NAMES = {"open-iscsi": GUEST_ISCSI, "NFS, read-ahead 4 MiB": GUEST_NFS_AHEAD, "plain TCP": GUEST_TCP}
+SCALED = tuple(replace(one, label=name) for name, one in NAMES.items())
+UNSCALED = tuple(replace(one, label=f"{one.label}, no scaling", link={"window_scaling": False}, line=":", marker="+") for one in SCALED)
 AT_MS = s1_guest_rtt.AT_MS
 
 
