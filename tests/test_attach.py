@@ -1,6 +1,7 @@
 """`enkaku attach`: a remote volume as a file (FUSE) and as an NBD export, with real file systems
 on it and the target killed under them."""
 
+import json
 import os
 from pathlib import Path
 
@@ -194,3 +195,39 @@ def test_attach_says_at_its_end_that_io_had_failed(target: Target, tmp_path: Pat
         said = attach.output()
     assert f"{target.url()}: no connection to " in said and "I/O waits up to 1 s" in said, said
     assert "I/O failed while it was attached" in said and "the first: read of" in said, said
+
+
+def _listed(place: Path) -> list[dict]:
+    """What is attached as this; others may have something attached, too."""
+    entries = json.loads(enkaku.command("attach", "--list", "--json").stdout)
+    return [entry for entry in entries if str(place) in entry["places"]]
+
+
+@pytest.mark.needs("root")
+def test_what_is_attached_is_listed_and_detached(target: Target, tmp_path: Path):
+    socket = tmp_path / "nbd.sock"
+    with enkaku.attach_nbd(target.url(), socket, tmp_path) as attached:
+        (entry,) = _listed(socket)
+        assert (entry["pid"], entry["volume"]) == (attached.pid, target.url())
+        assert f"{attached.pid}  {target.url()}" in enkaku.command("attach", "--list").stdout
+        assert f"detached {target.url()}" in enkaku.command("detach", socket).stdout
+        assert attached.wait(10) == 0 and not _listed(socket)
+    with enkaku.attach_nbd(target.url(), socket, tmp_path) as attached:
+        attached.kill()
+        assert not _listed(socket)
+        gone = enkaku.command("detach", socket, check=False)
+        assert gone.code == 2 and "nothing is attached as" in gone.stderr
+
+
+@pytest.mark.needs("root", "qemu-io")
+def test_a_volume_that_ends_badly_is_not_called_detached(target: Target, tmp_path: Path):
+    socket = tmp_path / "nbd.sock"
+    argv = [enkaku.binary(), "attach", target.url(), "--nbd", socket, "--replacement-timeout", "1s"]
+    with peer(argv, tmp_path / "attach.log") as attached:
+        attached.wait_for_output("listening on")
+        target.peer.kill()
+        uri = f"nbd+unix:///?socket={socket}"
+        run([need("qemu-io"), "-f", "raw", "-c", "write 0 4k", uri], check=False, timeout_s=60)
+        done = enkaku.command("detach", socket, check=False, timeout_s=60)
+        assert done.code == 1 and "cannot connect" in done.stderr, done
+        assert not _listed(socket)

@@ -6,18 +6,17 @@ QEMU's network it would not). The guest is interpreted: only the ratio within on
 """
 
 import json
-import os
 import re
-import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.carried import ENVIRONMENT, carried, unpack
 
 from enkaku_lab import wan
 from enkaku_lab.experiment import Link
-from enkaku_lab.peers import enkaku, guest_image, need, open_iscsi
+from enkaku_lab.peers import enkaku, guest_image, open_iscsi
 from enkaku_lab.peers.guest import HOST, Guest
 from enkaku_lab.process import peer, run
 
@@ -31,9 +30,6 @@ MIB_BEFORE, MIB_AFTER = 24, 96
 """Some seconds each: a window of 208 KiB brings 4 MiB in a second."""
 READ_S_MAX, DOCTOR_S_MAX = 240.0, 180.0
 SPEED_UP = 3.0
-ENVIRONMENT = """
-export LD_LIBRARY_PATH=/opt/lib:$LD_LIBRARY_PATH PATH=/opt/bin:$PATH
-"""
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +40,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
     except guest_image.NoImage as missing:
         pytest.skip(f"no stock-kernel guest: {missing}")
     folder = tmp_path_factory.mktemp("doctor")
-    disk = _carried(folder)
+    disk = carried(folder, "tc")
     with wan.up(LINE, folder) as lab:
         lab.become(LINE)
         run(lab.exec("near", ["ip", "tuntap", "add", TAP, "mode", "tap"]))
@@ -57,24 +53,8 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
             far.wait_for_output("listening on")
             inside = Guest(image, disk, tap=TAP, within=lambda argv: lab.exec("near", argv))
             with inside:
-                inside.run("mkdir /opt && tar xf /dev/vda -C /opt")
+                unpack(inside)
                 yield inside
-
-
-def _carried(folder: Path) -> Path:
-    """A disk that is an archive of our program, of tc, and of the libraries that they load."""
-    program = folder / "enkaku"
-    run([need("strip"), "-o", program, enkaku.binary()])
-    disk = folder / "carried.tar"
-    libraries: set[str] = set()
-    with tarfile.open(disk, "w") as archive:
-        for path in (program, Path(need("tc"))):
-            archive.add(os.path.realpath(path), arcname=f"bin/{path.name}")
-            loads = run([need("ldd"), path], check=False).stdout
-            libraries |= set(re.findall(r"(?:=> )?(/\S+\.so\S*) \(", loads))
-        for path in libraries:
-            archive.add(os.path.realpath(path), arcname=f"lib/{Path(path).name}")
-    return disk
 
 
 def _bytes_per_s(machine: Guest, disk: str, mib: int) -> float:

@@ -187,6 +187,14 @@ attach iscsi://127.0.0.1:$PORT/{IQN}/0 --nbd $TMP/{LONG}nbd.sock
 attach iscsi://127.0.0.1:$PORT/{IQN}/0 --nbd $TMP/nowhere/nbd.sock
 attach iscsi://127.0.0.1:$PORT/{IQN}/0 --nbd 127.0.0.1:$PORT
 attach iscsi://127.0.0.1:$PORT/{IQN}/0 --nbd $TMP/image
+attach iscsi://127.0.0.1:$PORT/{IQN}/0 --nbd-device --nbd $TMP/nbd.sock
+attach iscsi://127.0.0.1:$PORT/{IQN}/0 --nbd-device --cache write-back
+attach iscsi://127.0.0.1:$PORT/{IQN}/0 --nbd $TMP/nbd.sock --successor-timeout 10s
+attach iscsi://127.0.0.1:$PORT/{IQN}/0 --list
+attach --json
+detach
+detach $TMP/nowhere
+detach $TMP/image
 
 target
 target check --config $TMP/nowhere.toml

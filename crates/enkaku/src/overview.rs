@@ -18,7 +18,7 @@ const INDENT: usize = 15;
 const GROUPS: &[(&str, &[&str])] = &[
     (
         "Use a volume",
-        &["discover", "info", "attach", "copy", "ls", "cat", "media", "bench", "mirror"],
+        &["discover", "info", "attach", "detach", "copy", "ls", "cat", "media", "bench", "mirror"],
     ),
     ("Serve volumes", &["serve", "target", "isns", "secret"]),
     ("Watch and judge", &["doctor", "monitor", "diagnose", "nic", "conformance"]),

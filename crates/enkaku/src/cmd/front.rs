@@ -1,5 +1,5 @@
 //! Where a device is offered on this machine until the user wants it back: as a file (FUSE), as an
-//! NBD export, or as a target (iSCSI).
+//! NBD export, as a block device of the kernel, or as a target (iSCSI).
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,12 @@ use anyhow::Context;
 use block::Device;
 use daemon::MetricsListener;
 use export::fuse::{FuseConfig, UnmountError};
+use export::nbd::kernel::{KernelConfig, KernelDevice};
 use export::nbd::{ExportConfig, Listen, Server};
 use iscsi::target::{Chap, ServerConfig};
 use scsi::{LunOptions, Target, TargetConfig};
 use tokio::sync::watch;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::{Usage, say, stop_signal};
 
@@ -82,6 +83,32 @@ pub(crate) async fn nbd(
     say(format_args!("listening on {address}"))?;
     tell_systemd();
     server.run(stopped()).await.context("the last flush failed")
+}
+
+/// As a block device of this machine's kernel, `/dev/nbdN`, which changes its size as `sizes`
+/// tells. `ready` is told of it and of its link.
+pub(crate) async fn nbd_device(
+    device: Device,
+    config: KernelConfig,
+    sizes: watch::Receiver<u64>,
+    ready: impl FnOnce(&[&str]),
+) -> anyhow::Result<()> {
+    let attached = KernelDevice::attach(device, config).await;
+    let attached = attached.map_err(|error| Usage::error(format!("--nbd-device: {error}")))?;
+    let places = [Some(attached.path()), attached.link().map(Path::to_owned)];
+    let places: Vec<String> =
+        places.into_iter().flatten().map(|place| place.display().to_string()).collect();
+    if attached.is_taken_over() {
+        info!(device = places[0], "took over what a process that is gone had left");
+    }
+    let running = attached.run(stopped(), sizes);
+    ready(&places.iter().map(String::as_str).collect::<Vec<_>>());
+    // Its requests are answered whatever becomes of these lines.
+    if let Err(error) = say(format_args!("attached as {}", places.join(", "))) {
+        warn!(%error, "nobody was told what it is attached as");
+    }
+    tell_systemd();
+    running.await.context("the device ended badly")
 }
 
 /// A target with one LUN.

@@ -143,6 +143,11 @@ pub(crate) struct CacheArgs {
 }
 
 impl CacheArgs {
+    /// Writes are completed from memory.
+    pub(crate) fn is_write_back(&self) -> bool {
+        self.cache == CacheMode::WriteBack
+    }
+
     /// The cache these options ask for, before `device`.
     pub(crate) fn layer(&self, device: Device) -> Arc<CacheLayer> {
         let mut config = CacheConfig::default().mode(self.cache);

@@ -75,7 +75,18 @@ pub(super) async fn serve(
     };
     let Some(session) = session else { return Ok(()) };
     debug!(?session, "transmission begins");
+    transmit(stream, inbox, export, session, stopped).await.map(drop)
+}
 
+/// Answers the requests of a client with whom all is agreed. Ends when what was begun is done: true
+/// if the client had said that it leaves.
+pub(super) async fn transmit(
+    stream: Arc<Stream>,
+    inbox: Inbox,
+    export: Arc<Export>,
+    session: Session,
+    stopped: watch::Receiver<bool>,
+) -> Result<bool, ConnectionError> {
     let shared = Arc::new(Shared { export, session, outbox: Outbox::default() });
     let limits = Limits::default();
     // A set, so that the writer ends with this task, however that ends.
@@ -93,7 +104,7 @@ pub(super) async fn serve(
             // An error means that the server is gone: the same.
             let _ = patience_after_stop.wait_for(|stop| *stop).await;
             tokio::time::sleep(DRAIN_TIME_MAX).await;
-        } => Ok(()),
+        } => Ok(false),
     };
     if timeout(DRAIN_TIME_MAX, limits.drained()).await.is_err() {
         debug!("client does not take its replies");
@@ -104,7 +115,8 @@ pub(super) async fn serve(
     }
     shared.outbox.close(Closing::Send);
     match writer.join_next().await {
-        Some(Ok(sent)) => result.and(sent.map_err(ConnectionError::Io)),
+        // Who has left takes no replies.
+        Some(Ok(Err(error))) if matches!(result, Ok(false)) => Err(ConnectionError::Io(error)),
         _aborted => result,
     }
 }
@@ -196,8 +208,9 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Ends when the client leaves; after `stopped`, also when all replies are sent.
-    async fn run(&mut self, mut stopped: watch::Receiver<bool>) -> Result<(), ConnectionError> {
+    /// Ends when the client leaves, true if it says so; after `stopped`, also when all replies are
+    /// sent.
+    async fn run(&mut self, mut stopped: watch::Receiver<bool>) -> Result<bool, ConnectionError> {
         let mut stopping = false;
         loop {
             // Yields now and then, so that a device that is always ready does not keep the thread.
@@ -211,15 +224,15 @@ impl Reader<'_> {
                     stopping = true;
                     continue;
                 }
-                () = self.limits.drained(), if stopping => return Ok(()),
+                () = self.limits.drained(), if stopping => return Ok(false),
                 // The writer ends early only when the socket is broken; `serve` gets its error.
-                () = self.shared.outbox.broken() => return Ok(()),
+                () = self.shared.outbox.broken() => return Ok(false),
             };
-            let Some(header) = header else { return Ok(()) };
+            let Some(header) = header else { return Ok(false) };
             let header = RequestHeader::parse(&header)?;
             trace!(?header, "request");
             if self.handle(header, stopping).await? == Next::Disconnect {
-                return Ok(());
+                return Ok(true);
             }
         }
     }

@@ -4,11 +4,14 @@
 //! replies, `base:allocation`. Not here: TLS, extended headers, resize, several exports. Whoever
 //! can connect can read and write, so TCP belongs on a loopback or an otherwise guarded address.
 //!
+//! [`kernel`] has the kernel of this machine as its client, over a socket pair: `/dev/nbdN`.
+//!
 //! `handshake` and `transmission` know no sockets; `connection`, `outbox` and `listen` know little
 //! else. The messages as bytes are in the crate `nbd`, which has the client, too.
 
 mod connection;
 pub mod handshake;
+pub mod kernel;
 mod listen;
 mod outbox;
 mod transmission;

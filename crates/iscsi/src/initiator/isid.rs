@@ -173,7 +173,7 @@ fn host_identity() -> Option<String> {
 }
 
 /// Where locks are kept: a place that a restart of the host empties, and nobody else writes to.
-fn lock_directory() -> Option<PathBuf> {
+pub fn lock_directory() -> Option<PathBuf> {
     let user = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|p| p.is_absolute());
     [Some(PathBuf::from("/run")), user].into_iter().flatten().find_map(|base| {
         let directory = base.join("enkaku");

@@ -49,7 +49,7 @@ pub use discovery::discover;
 pub use disk::RemoteDisk;
 pub use iscsi_proto::keys::send_targets::TargetRecord;
 pub use iscsi_proto::login::chap::{Algorithm, ChapCredentials, Secret};
-pub use isid::IsidChoice;
+pub use isid::{IsidChoice, lock_directory};
 pub use leg::RemoteLeg;
 pub use path::{PathChange, PathConnection, PathReport, Share, ShareError};
 pub use probe::{ProbeError, UnitIdentity};

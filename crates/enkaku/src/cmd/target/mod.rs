@@ -6,7 +6,7 @@ mod listing;
 mod lun;
 mod portal;
 mod sessions;
-mod table;
+pub(crate) mod table;
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Tables for people: columns as wide as their widest cell.
 
 /// A line for the headings and one for each row.
-pub(super) fn table<const N: usize>(headings: [&str; N], rows: Vec<[String; N]>) -> String {
+pub(crate) fn table<const N: usize>(headings: [&str; N], rows: Vec<[String; N]>) -> String {
     let headings = std::iter::once(headings.map(str::to_owned));
     let rows: Vec<[String; N]> = headings.chain(rows).collect();
     let widths: [usize; N] = std::array::from_fn(|column| {
@@ -31,6 +31,6 @@ pub(super) fn bytes(count: u64) -> String {
 }
 
 /// What is not there.
-pub(super) fn or_dash(text: Option<String>) -> String {
+pub(crate) fn or_dash(text: Option<String>) -> String {
     text.unwrap_or_else(|| "-".to_owned())
 }
