@@ -14,6 +14,7 @@ from support.daemon import NAME_A, Daemon, target
 from support.faulty_volume import until
 from support.processes import until as within
 
+from enkaku_lab import rbd_bench
 from enkaku_lab.peers import Target, ceph, enkaku, fio, libiscsi, need
 from enkaku_lab.peers.libiscsi_session import Outcome, Session, session
 from enkaku_lab.process import Completed, peer, run
@@ -307,3 +308,14 @@ def test_the_daemon_serves_images_and_says_what_is_not_there(
     wrong = daemon.ask("reload", check=False)
     assert wrong.code != 0 and "the pool or the image is missing" in wrong.stdout + wrong.stderr
     need("rbd")
+
+
+def test_how_fast_it_is_beside_rbd_bench_is_a_table_that_anybody_can_make(
+    cluster: ceph.Cluster, tmp_path: Path
+):
+    """Short, and beside other tests: that it works, not what it says."""
+    rows = rbd_bench.measured(cluster, tmp_path, 0.5, 1)
+    assert [row[0] for row in rows] == [
+        *("write 256k d16", "read 256k d16", "randwrite 4k d32", "randread 4k d32"),
+    ]
+    assert all(float(row[2]) > 0 and float(row[4]) > 0 for row in rows), rows

@@ -72,13 +72,14 @@ def bench(
     url: str,
     workload: Workload,
     seconds: float,
-    connections: int | str = 1,
+    connections: int | str | None = 1,
     timeout_s: float | None = None,
     options: list[object] = (),
 ) -> Measurement:
-    """`enkaku bench` for so many seconds, with its percentiles."""
+    """`enkaku bench` for so many seconds, with its percentiles. An image of Ceph has `None` connections."""
     words = ["bench", url, "--rw", workload.rw, "--bs", workload.block_bytes]
-    words += ["--depth", workload.depth, "--time", f"{seconds}s", "--connections", connections]
+    words += ["--depth", workload.depth, "--time", f"{seconds}s"]
+    words += [] if connections is None else ["--connections", connections]
     words += ["--force"] if workload.write else []
     done = command(*words, *options, "--json", timeout_s=timeout_s or seconds + 60)
     result = json.loads(done.stdout)
