@@ -79,12 +79,10 @@ impl ConnectionRole {
         &mut self,
         act: impl FnOnce(&mut Member, ConnectionId) -> Result<R, ConnectionError>,
     ) -> Result<R, CloseReason> {
-        let (place, now) = ((self.incarnation, self.member, self.id), self.now);
+        let (place, placed) = (self.place(), self.placed.take());
         let mut state = self.shared.lock();
-        let placed = self.placed.take().map_or(Ok(()), |placed| {
-            step(&mut state, place, &mut self.batch, |member, id| placed.tell(member, id, now))
-        });
-        let result = placed.and_then(|()| step(&mut state, place, &mut self.batch, act));
+        let told = tell(&mut state, place, self.now, placed, &mut self.batch);
+        let result = told.and_then(|()| step(&mut state, place, &mut self.batch, act));
         drop(state);
         self.told = true;
         self.shared.deliver(&mut self.batch);
@@ -93,27 +91,48 @@ impl ConnectionRole {
 
     /// Delivers what the session has to say: with one lock, and callers are woken behind it.
     fn deliver(&mut self) -> Result<(), CloseReason> {
-        if self.placed.is_some() {
-            self.with(|_, _| Ok(()))?;
+        let placed = self.placed.take();
+        if !std::mem::take(&mut self.told) && placed.is_none() {
+            return Ok(());
         }
-        if std::mem::take(&mut self.told) {
-            let mut state = self.shared.lock();
-            // Otherwise another one has taken what it said, and has its place.
-            if state.member(self.incarnation, self.member).is_some() {
-                state.collect(self.member, Some(self.id), &mut self.batch);
-            }
-            drop(state);
-            self.shared.deliver(&mut self.batch);
+        let mut state = self.shared.lock();
+        let told = tell(&mut state, self.place(), self.now, placed, &mut self.batch);
+        // Otherwise another one has taken what it said, and has its place.
+        if state.member(self.incarnation, self.member).is_some() {
+            state.collect(self.member, Some(self.id), &mut self.batch);
         }
-        Ok(())
+        drop(state);
+        self.shared.deliver(&mut self.batch);
+        told
     }
+
+    fn place(&self) -> Place {
+        (self.incarnation, self.member, self.id)
+    }
+}
+
+/// Where a session is found, and which of its connections this is: the incarnation of all sessions,
+/// the session's index there.
+type Place = (u64, usize, ConnectionId);
+
+/// Tells the session of a segment that is in place.
+fn tell(
+    state: &mut State,
+    place: Place,
+    now: Instant,
+    placed: Option<Placed>,
+    batch: &mut Batch,
+) -> Result<(), CloseReason> {
+    placed.map_or(Ok(()), |placed| {
+        step(state, place, batch, |member, id| placed.tell(member, id, now))
+    })
 }
 
 /// Runs something on a session, and takes what it has to say if that has to be known before
 /// anything else is done: what came behind a unit attention is not worth what it says.
 fn step<R>(
     state: &mut State,
-    (incarnation, index, id): (u64, usize, ConnectionId),
+    (incarnation, index, id): Place,
     batch: &mut Batch,
     act: impl FnOnce(&mut Member, ConnectionId) -> Result<R, ConnectionError>,
 ) -> Result<R, CloseReason> {
