@@ -47,7 +47,7 @@ async fn a_reload_keeps_a_unit_whose_reservations_cannot_be_read() {
     let lines = reload(&mut state, &(lun(0, "") + &lun(1, ""))).unwrap();
     assert!(lines.iter().all(|line| !line.contains("LUN 0")), "{lines:?}");
     assert_eq!(served(&state), [0, 1]);
-    assert_eq!(state.failures(), [String::new(); 0]);
+    assert!(state.failures().is_empty(), "{:?}", state.failures());
 
     // A unit that would have to be opened anew is not replaced by one that cannot be.
     let problems = reload(&mut state, &(lun(0, "serial = \"9\"\n") + &lun(1, ""))).unwrap_err();
@@ -74,5 +74,5 @@ async fn a_unit_that_could_not_be_added_after_all_is_told_and_tried_again() {
     let changes = state.commit(plan, &server);
     assert!(changes.lines.iter().any(|line| line.ends_with("LUN 0: added")), "{changes:?}");
     assert_eq!(state.targets[NAME].scsi.luns(), [0]);
-    assert_eq!(state.failures(), [String::new(); 0]);
+    assert!(state.failures().is_empty(), "{:?}", state.failures());
 }
