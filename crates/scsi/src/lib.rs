@@ -72,6 +72,7 @@ mod reservation;
 mod sanitize;
 mod sense;
 mod space;
+mod statistics;
 mod target;
 mod task_set;
 mod unit;
@@ -107,6 +108,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use statistics::Work;
 use task_set::Member;
 
 /// One SCSI command as the transport received it.
@@ -285,17 +287,29 @@ pub struct Pending {
     future: Pin<Box<dyn Future<Output = Response> + Send>>,
     /// Its place in the unit's task set, until it ends.
     member: Option<Member>,
+    /// What it counts as, until it ends.
+    work: Option<Work>,
 }
 
 impl Execution {
     pub(crate) fn later(future: impl Future<Output = Response> + Send + 'static) -> Self {
-        Self::Pending(Pending { future: Box::pin(future), member: None })
+        Self::Pending(Pending { future: Box::pin(future), member: None, work: None })
     }
 
     /// Gives up the place in the task set when the command ends.
     pub(crate) fn with_member(mut self, member: Member) -> Self {
         if let Self::Pending(pending) = &mut self {
             pending.member = Some(member);
+        }
+        self
+    }
+
+    /// Ends the work when the command ends.
+    pub(crate) fn counted(mut self, work: Option<Work>) -> Self {
+        match (&mut self, work) {
+            (Self::Done(response), Some(mut work)) => work.answered(response),
+            (Self::Pending(pending), work) => pending.work = work,
+            (Self::Done(_), None) => {}
         }
         self
     }
@@ -345,7 +359,10 @@ impl Future for Pending {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Response> {
         let this = self.get_mut();
         let polled = this.future.as_mut().poll(context);
-        if polled.is_ready() {
+        if let Poll::Ready(response) = &polled {
+            if let Some(mut work) = this.work.take() {
+                work.answered(response);
+            }
             this.member = None;
         }
         polled

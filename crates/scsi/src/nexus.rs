@@ -233,7 +233,9 @@ impl NexusState {
         if row.uses_medium() {
             self.used.note(unit.lun);
         }
-        handler(&UnitContext { nexus: self, unit, info: &info }, command)
+        let data_out_len = command.data_out.len();
+        let work = unit.statistics.begin(row.access, &command.cdb, data_out_len, info.block_size);
+        handler(&UnitContext { nexus: self, unit, info: &info }, command).counted(work)
     }
 
     /// Takes the oldest unit attention to tell it, and what its answer is to be known by.

@@ -17,6 +17,7 @@ use crate::nexus::NexusId;
 use crate::reservation::{Reservations, SharedStore, StateStore};
 use crate::sanitize::Sanitize;
 use crate::space::Space;
+use crate::statistics::Statistics;
 use crate::target::AddLunError;
 use crate::task_set::TaskSet;
 
@@ -248,6 +249,7 @@ pub(crate) struct LogicalUnit {
     pub(crate) sanitize: Sanitize,
     pub(crate) copies: Copies,
     pub(crate) space: Space,
+    pub(crate) statistics: Arc<Statistics>,
     /// MAXIMUM ATOMIC TRANSFER LENGTH; 0 without WRITE ATOMIC.
     pub(crate) atomic_blocks: u32,
     /// What this target decides between initiators holds for all who reach the data.
@@ -295,6 +297,7 @@ impl LogicalUnit {
             sanitize: Sanitize::new(options.sanitize_bytes_per_s),
             copies: Copies::default(),
             space: Space::new(options.space_threshold_bytes),
+            statistics: Arc::default(),
             atomic_blocks: atomic_blocks(options, info.block_size),
             is_arbiter: !options.shared_beyond,
             size_known: AtomicU64::new(info.size),

@@ -162,6 +162,8 @@ async fn move_bytes(
     let given_up = || aborted(AdditionalSense::NO_ADDITIONAL_SENSE_INFORMATION);
     let taken = held(destination.unit.ranges.shared(range));
     let guard = task.unless_aborted(taken).await.ok_or_else(given_up)?;
+    let block_size = u64::from(destination.unit.device.info().block_size);
+    let _work = destination.unit.statistics.change(len / block_size, block_size);
     let mut done = 0;
     while done < len {
         if task.is_aborted() {

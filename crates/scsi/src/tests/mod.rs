@@ -19,6 +19,7 @@ mod reservation_model;
 mod reservations;
 mod sanitize;
 mod slow;
+mod statistics;
 mod surroundings;
 mod task_attributes;
 mod task_management;

@@ -39,7 +39,7 @@ fn log_sense(nexus: &Nexus, page: u8, subpage: u8, from: u8) -> Response {
 #[test]
 fn space_that_runs_low() {
     let (target, nexus) = with_options(LunOptions::default().with_space_threshold_bytes(100 << 20));
-    assert_eq!(log_sense(&nexus, 0x40, 0, 0).data_in[..], [0, 0, 0, 1, 0]);
+    assert_eq!(log_sense(&nexus, 0x40, 0, 0).data_in[..], [0, 0, 0, 2, 0, 0x19]);
     assert_invalid_cdb(&log_sense(&nexus, 0x4c, 0, 0), 2, 5);
     let report = |available: u64| {
         let usage = SpaceUsage { available_bytes: available << 20, used_bytes: 8 << 20 };
@@ -61,7 +61,7 @@ fn space_that_runs_low() {
     assert_invalid_cdb(&log_sense(&nexus, 0x4c, 0, 3), 5, 7);
     assert_eq!(
         log_sense(&nexus, 0x40, 0xff, 0).data_in[..],
-        [0x40, 0xff, 0, 6, 0, 0xff, 0, 0, 0x0c, 0]
+        [0x40, 0xff, 0, 8, 0, 0xff, 0, 0, 0x0c, 0, 0x19, 0]
     );
     assert_invalid_cdb(&log_sense(&nexus, 0x0c, 0, 0), 2, 7); // thresholds, not cumulative values
     assert_invalid_cdb(&log_sense(&nexus, 0x4c, 1, 0), 3, 7);
