@@ -273,7 +273,7 @@ async fn act(nexus: &Prober<'_>, action: Action) -> Result<()> {
 }
 
 async fn read(nexus: &Prober<'_>, question: Question) -> Result<Vec<u8>> {
-    let data_in_len = ALLOCATION_LEN.into();
-    let command = Command { data_in_len, ..command(nexus.shared.url.wire_lun(), ask(question)) };
+    let (data_in_len, cdb) = (ALLOCATION_LEN.into(), ask(question, ALLOCATION_LEN));
+    let command = Command { data_in_len, ..command(nexus.shared.url.wire_lun(), cdb) };
     nexus.answer(command).await
 }

@@ -75,11 +75,11 @@ impl Action {
     }
 }
 
-/// PERSISTENT RESERVE IN.
-pub(super) fn ask(question: Question) -> Cdb {
+/// PERSISTENT RESERVE IN, with room for so many bytes.
+pub(super) fn ask(question: Question, len: u16) -> Cdb {
     let mut cdb = [0; 16];
     (cdb[0], cdb[1]) = (0x5e, question as u8);
-    cdb[7..9].copy_from_slice(&ALLOCATION_LEN.to_be_bytes());
+    cdb[7..9].copy_from_slice(&len.to_be_bytes());
     cdb
 }
 
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!((key(&list), key(&list[8..])), (Some(0), Some(7)));
         let (cdb, list) = Action::Unregister { key: 7 }.encode();
         assert_eq!((cdb[1], key(&list), key(&list[8..])), (0, Some(7), Some(0)));
-        assert_eq!(ask(Question::Reservation)[..2], [0x5e, 1]);
+        assert_eq!(ask(Question::Reservation, 0x0102)[..9], [0x5e, 1, 0, 0, 0, 0, 0, 1, 2]);
     }
 
     #[test]

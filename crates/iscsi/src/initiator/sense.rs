@@ -203,6 +203,9 @@ const NO_FOLDER: &str = "Linux' target (LIO) answers a reservation so where the 
 
 const NOT_READY: u8 = 0x2;
 
+/// Something happened to the unit that this nexus has not been told yet.
+pub(crate) const UNIT_ATTENTION: u8 = 0x6;
+
 fn judge_sense(sense: Sense, attempts: u32) -> Verdict {
     match (sense.key, sense.asc, sense.ascq) {
         (0x0 | 0x1, ..) => Verdict::Done,

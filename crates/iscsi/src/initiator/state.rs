@@ -89,6 +89,8 @@ pub(super) struct State {
     pub(super) progress_at: Instant,
     /// The target said that something about the unit changed.
     pub(super) unit_changed: bool,
+    /// Unit attentions that were told.
+    pub(super) attentions: u64,
     pub(super) lun: Lun,
     epoch: std::time::Instant,
     waiting: VecDeque<(Command, Task)>,
@@ -155,6 +157,7 @@ impl State {
             carried: false,
             progress_at: Instant::default(),
             unit_changed: false,
+            attentions: 0,
             lun,
             waiting: VecDeque::new(),
             requeued: Vec::new(),

@@ -13,7 +13,7 @@ use crate::initiator::failure::Failure;
 use crate::initiator::member::Part;
 use crate::initiator::op::{Origin, Task};
 use crate::initiator::rejoin::Backoff;
-use crate::initiator::sense::{Sense, Verdict, status};
+use crate::initiator::sense::{Sense, UNIT_ATTENTION, Verdict, status};
 
 impl State {
     /// Commands have come back without an answer; the last of each says whether the target may have
@@ -157,6 +157,7 @@ impl State {
     }
 
     fn note_sense(&mut self, index: usize, sense: Sense, batch: &mut Batch) -> Option<String> {
+        self.attentions += u64::from(sense.key == UNIT_ATTENTION);
         if sense.is_changed() {
             // Until the unit has been asked, its cache may be volatile from now on.
             self.durability.set_cache(Cache::Unknown);
