@@ -3,7 +3,7 @@
 //!
 //! A file is looked up once and becomes a list of [extents](FileExtent); after that, all its bytes
 //! come as block reads, many at once ([`FileReader`]). Nothing is mounted and nothing is written,
-//! and a journal is not replayed ([`Volume::warnings`] says that one should be).
+//! and a journal is not replayed: what is newer in it is read there ([`Volume::warnings`] says so).
 //!
 //! A disk may be anybody's, so what is on it is believed of nothing: whatever contradicts itself is
 //! an [`Error`] that names the place, and every allocation has a limit ([`limits`]).
@@ -34,4 +34,4 @@ pub use partition::{Partition, Table, TableKind};
 pub use probe::Found;
 pub use reader::{FileReader, ReadConfig, Reading};
 pub use time::Timestamp;
-pub use volume::{FileSystem, Identity, Volume};
+pub use volume::{FileSystem, Identity, Mounted, Volume};

@@ -30,6 +30,12 @@ pub const GPT_ENTRIES_BYTES_MAX: u64 = 1 << 20;
 /// Pieces of a file allocation table that are read for one chain of clusters: 4 GiB of them.
 pub const CHAIN_READS_MAX: usize = 1 << 18;
 
+/// Bytes of a journal's log that are read at one look: 5 s at 100 Mbit/s.
+pub const JOURNAL_BYTES_MAX: u64 = 64 << 20;
+
+/// Blocks that a journal says are not what they were any more.
+pub const JOURNAL_REVOKES_MAX: usize = 1 << 20;
+
 /// Bytes of metadata that are kept for the next look.
 pub const METADATA_BYTES_MAX: usize = 8 << 20;
 

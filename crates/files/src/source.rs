@@ -1,7 +1,7 @@
 //! [`Source`]: reads of metadata at any byte of a part of a device, many at once, and kept for the
 //! next look. File content takes another way ([`FileReader`](crate::FileReader)).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -31,6 +31,24 @@ pub(crate) struct Source {
     len: u64,
     /// By the numbers of the device's pages; shared by all parts.
     kept: Arc<Mutex<Kept>>,
+    newer: Arc<Mutex<Arc<Overlay>>>,
+}
+
+/// Where newer content of a block is than in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Newer {
+    /// First byte of it in this part.
+    pub(crate) at: u64,
+    /// What its first bytes are, where they were kept out of the copy.
+    pub(crate) begins_with: Option<[u8; 4]>,
+}
+
+/// Blocks of a part of a device that have newer content elsewhere in it.
+#[derive(Default)]
+struct Overlay {
+    block_bytes: u64,
+    /// By the blocks' first bytes on the device.
+    newer: BTreeMap<u64, Newer>,
 }
 
 #[derive(Default)]
@@ -43,14 +61,14 @@ impl Source {
     /// The part of `len` bytes at `start`; what the device does not have of it is left out.
     pub(crate) fn new(device: Device, start: u64, len: u64) -> Self {
         let len = len.min(device.info().size.saturating_sub(start));
-        Self { device, start, len, kept: Arc::default() }
+        Self { device, start, len, kept: Arc::default(), newer: Arc::default() }
     }
 
     /// A part of this one, with what was read of it.
     pub(crate) fn part(&self, start: u64, len: u64) -> Self {
         let (device, kept) = (self.device.clone(), Arc::clone(&self.kept));
-        let len = len.min(self.len.saturating_sub(start));
-        Self { device, start: self.start.saturating_add(start), len, kept }
+        let (len, newer) = (len.min(self.len.saturating_sub(start)), Arc::clone(&self.newer));
+        Self { device, start: self.start.saturating_add(start), len, kept, newer }
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -70,6 +88,33 @@ impl Source {
     /// Forgets what was read, since it may have changed.
     pub(crate) fn forget(&self) {
         self.kept().pages.clear();
+    }
+
+    /// From now on, blocks with these numbers are read where their newer content is.
+    pub(crate) fn overlay(&self, block_bytes: u64, blocks: BTreeMap<u64, Newer>) {
+        let first = |block: u64| self.start.checked_add(block.checked_mul(block_bytes)?);
+        // A number that leads outside is one that nobody reads.
+        let newer = blocks.into_iter().filter_map(|(block, newer)| Some((first(block)?, newer)));
+        let overlay = Arc::new(Overlay { block_bytes, newer: newer.collect() });
+        let is_new = !overlay.newer.is_empty();
+        let mut place = self.newer.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *place, overlay);
+        drop(place);
+        if is_new || !before.newer.is_empty() {
+            self.forget();
+        }
+    }
+
+    /// Is newer content of a part of these extents elsewhere?
+    pub(crate) fn is_overlaid(&self, extents: &[FileExtent]) -> bool {
+        let overlay = self.overlaid();
+        let places =
+            extents.iter().filter_map(|extent| Some((self.start + extent.at?, extent.len)));
+        places.into_iter().any(|(at, len)| overlay.within(at, at + len).next().is_some())
+    }
+
+    fn overlaid(&self) -> Arc<Overlay> {
+        Arc::clone(&self.newer.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -105,8 +150,43 @@ impl Source {
         Ok(cut(&all, first - from * page, len))
     }
 
-    /// From the device, which may end before `to`.
+    /// What is at these bytes of the device, which may end before `to`: in their places, or where
+    /// it is newer.
     async fn fetch(&self, from: u64, to: u64, what: &'static str) -> Result<Bytes> {
+        let bytes = self.fetch_in_place(from, to, what).await?;
+        let overlay = self.overlaid();
+        let found: Vec<(u64, Newer)> = overlay.within(from, to).collect();
+        if found.is_empty() {
+            return Ok(bytes);
+        }
+        let block = overlay.block_bytes;
+        let unit = u64::from(self.device.info().block_size);
+        let copies = in_parallel(found.iter().map(|(_, newer)| async move {
+            let at = self.start + newer.at;
+            let (first, end) = (at - at % unit, (at + block).next_multiple_of(unit));
+            let read = self.fetch_in_place(first, end, what).await?;
+            Ok(cut(&read, at - first, block as usize))
+        }))
+        .await?;
+        let mut bytes = BytesMut::from(&bytes[..]);
+        for ((at, newer), copy) in found.into_iter().zip(copies) {
+            let mut copy = BytesMut::from(&copy[..]);
+            if let (Some(begin), Some(front)) = (newer.begins_with, copy.get_mut(..4)) {
+                front.copy_from_slice(&begin);
+            }
+            // What both have of the block.
+            let (begin, end) =
+                (at.max(from), (at + copy.len() as u64).min(from + bytes.len() as u64));
+            if begin < end {
+                let (inside, there) = ((begin - from) as usize, (begin - at) as usize);
+                let len = (end - begin) as usize;
+                bytes[inside..inside + len].copy_from_slice(&copy[there..there + len]);
+            }
+        }
+        Ok(bytes.freeze())
+    }
+
+    async fn fetch_in_place(&self, from: u64, to: u64, what: &'static str) -> Result<Bytes> {
         let to = to.min(self.device.info().size);
         let buf = Buf::new(usize::try_from(to.saturating_sub(from)).unwrap_or(usize::MAX));
         let read = self.device.read(from, buf).await;
@@ -186,6 +266,14 @@ impl Source {
     }
 }
 
+impl Overlay {
+    /// Blocks with a byte in this range of the device.
+    fn within(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, Newer)> {
+        let first = (from + 1).saturating_sub(self.block_bytes);
+        self.newer.range(first..to.max(first)).map(|(at, newer)| (*at, *newer))
+    }
+}
+
 /// Futures in their order, many at once.
 pub(crate) async fn in_parallel<T>(
     futures: impl IntoIterator<Item = impl Future<Output = Result<T>>>,
@@ -250,6 +338,37 @@ mod tests {
         assert!(source.kept().pages.contains_key(&2047));
         source.forget();
         assert!(source.kept().pages.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_block_that_is_newer_elsewhere_is_read_there() {
+        let (source, content) = source(1 << 20, 4096, u64::MAX).await;
+        let before = source.read(0, 64, "test").await.unwrap();
+        let newer = |at, begins_with| Newer { at, begins_with };
+        let blocks = [
+            (3, newer(500_000, None)),
+            (20, newer(600_000, Some(*b"abcd"))),
+            (1 << 60, newer(0, None)),
+        ];
+        source.overlay(1024, blocks.into_iter().collect());
+        let mut expected = content[4096..].to_vec();
+        for (block, at) in [(3, 500_000), (20, 600_000)] {
+            let copy = content[4096 + at..4096 + at + 1024].to_vec();
+            expected[block * 1024..(block + 1) * 1024].copy_from_slice(&copy);
+        }
+        expected[20 * 1024..20 * 1024 + 4].copy_from_slice(b"abcd");
+        for (offset, len) in
+            [(0, 64), (3071, 2), (3072, 1024), (4095, 2), (20_000, 5000), (0, 400_000)]
+        {
+            let read = source.read(offset as u64, len, "test").await.unwrap();
+            assert_eq!(read, expected[offset..offset + len], "{offset}+{len}");
+        }
+        let extent = |at, len| [FileExtent { offset: 0, len, at: Some(at) }];
+        assert!(source.is_overlaid(&extent(0, 3073)) && source.is_overlaid(&extent(4095, 1)));
+        assert!(!source.is_overlaid(&extent(0, 3072)) && !source.is_overlaid(&extent(4096, 9)));
+        source.overlay(1024, BTreeMap::new());
+        assert_eq!(source.read(0, 64, "test").await.unwrap(), before);
+        assert_eq!(source.read(3072, 8, "test").await.unwrap(), content[7168..7176]);
     }
 
     #[tokio::test]

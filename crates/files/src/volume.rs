@@ -45,6 +45,19 @@ impl fmt::Display for FileSystem {
     }
 }
 
+/// Whether a file system is mounted to be written to, or was and has not been unmounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mounted {
+    /// It is not.
+    No,
+    /// It is, and what is committed is read in its journal. No block is another file's before it is
+    /// committed that it was freed.
+    Journaled,
+    /// It is, and what is written may come in any order: content of a new file before it is there
+    /// that the old one is gone.
+    Unordered,
+}
+
 /// Which file system it is: the same wherever its disk is plugged in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -114,6 +127,19 @@ impl Volume {
             Kind::Ext(ext) => ext.version().await,
             Kind::Fat(fat) => fat.version().await,
             Kind::ExFat(exfat) => exfat.version().await,
+        }
+    }
+
+    /// Whether somebody has mounted it to write to it, as it says itself. Costs a read where it was
+    /// not looked at since the last [`refresh`](Self::refresh).
+    ///
+    /// # Errors
+    /// The device fails, or the file system is damaged, or gone.
+    pub async fn mounted(&self) -> Result<Mounted> {
+        match &self.kind {
+            Kind::Ext(ext) => ext.mounted().await,
+            Kind::Fat(fat) => fat.mounted().await,
+            Kind::ExFat(exfat) => exfat.mounted().await,
         }
     }
 
@@ -190,7 +216,7 @@ impl Volume {
             return Err(Error::NotAFile { path, kind });
         }
         let mut extents = match (&self.kind, &file.node) {
-            (Kind::Ext(ext), Node::Ext(node)) => ext.extents(node).await?,
+            (Kind::Ext(ext), Node::Ext(node)) => ext.file_extents(node).await?,
             (Kind::Fat(fat), Node::Fat(node)) => fat.extents(node).await?,
             (Kind::ExFat(exfat), Node::ExFat(node)) => exfat.extents(node).await?,
             _ => return Err(foreign(file)),

@@ -16,7 +16,7 @@ use super::files::DiskArgs;
 /// Writes a file of a volume, or a part of it, to standard output, without mounting anything.
 ///
 /// The file is found once; its bytes are then read as many blocks at a time as the path needs.
-/// Nothing is written to the volume, and its journal is not replayed.
+/// Nothing is written to the volume; what is newer in its journal is read there.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -13,9 +13,9 @@ use super::say;
 
 /// Lists a folder of a volume, without mounting anything: ext2, ext3, ext4, FAT and exFAT.
 ///
-/// Nothing is written to the volume, and its journal is not replayed. Control characters,
-/// backslashes and what is not UTF-8 are shown as \xNN. Without PATH, a disk with several file
-/// systems lists its partitions.
+/// Nothing is written to the volume; what is newer in its journal is read there. Control
+/// characters, backslashes and what is not UTF-8 are shown as \xNN. Without PATH, a disk with
+/// several file systems lists its partitions.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]

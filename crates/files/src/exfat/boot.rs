@@ -88,9 +88,14 @@ impl Boot {
         self.heap + u64::from(cluster.saturating_sub(2)) * self.cluster_bytes
     }
 
+    /// It is being written to, or was and not unmounted.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.flags & FLAG_DIRTY != 0
+    }
+
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        if self.flags & FLAG_DIRTY != 0 {
+        if self.is_dirty() {
             warnings.push("it was not unmounted; fsck it".to_owned());
         }
         if self.flags & FLAG_FAILED != 0 {

@@ -12,7 +12,7 @@ use crate::extents::Builder;
 use crate::fat::{Chain, Width};
 use crate::limits::FOLDER_BYTES_MAX;
 use crate::source::Source;
-use crate::{Entry, EntryKind, Error, FileExtent, FileSystem, Identity, Name, Result};
+use crate::{Entry, EntryKind, Error, FileExtent, FileSystem, Identity, Mounted, Name, Result};
 
 use boot::Boot;
 
@@ -60,6 +60,12 @@ impl ExFat {
 
     pub(crate) fn warnings(&self) -> Vec<String> {
         self.boot.warnings()
+    }
+
+    /// As it says of itself now.
+    pub(crate) async fn mounted(&self) -> Result<Mounted> {
+        let is_dirty = Boot::read(&self.source).await?.is_dirty();
+        Ok(if is_dirty { Mounted::Unordered } else { Mounted::No })
     }
 
     /// exFAT has no counter. What can be looked at cheaply: the boot sector and the root folder.

@@ -3,14 +3,19 @@
 //!
 //! Our own reader, since files are to become extents over an asynchronous device: `ext4-view` reads
 //! block by block, one after the other, and tells no extents. Checksums of metadata are looked at,
-//! which also finds what was read while somebody else wrote it. The journal is not replayed.
+//! which also finds what was read while somebody else wrote it. The journal is not replayed, but
+//! what is in it is read there ([`journal`]).
 
 mod folder;
 mod groups;
 mod inline;
 mod inode;
+mod journal;
 mod map;
 mod superblock;
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 
@@ -18,11 +23,12 @@ use crate::entry::Node;
 use crate::extents::Builder;
 use crate::limits::{FOLDER_BYTES_MAX, FOLDER_ENTRIES_MAX, LINK_BYTES_MAX};
 use crate::source::{Source, in_parallel};
-use crate::{Entry, EntryKind, Error, FileExtent, FileSystem, Identity, Name, Result};
+use crate::{Entry, EntryKind, Error, FileExtent, FileSystem, Identity, Mounted, Name, Result};
 
 pub(crate) use inode::Inode;
+use journal::{Found, Journal};
+use superblock::Superblock;
 pub(crate) use superblock::probe;
-use superblock::{Incompat, Superblock};
 
 /// Inode of the root folder.
 const ROOT: u32 = 2;
@@ -31,12 +37,21 @@ const ROOT: u32 = 2;
 pub(crate) struct Ext {
     source: Source,
     superblock: Superblock,
+    journal: Mutex<Recovery>,
+}
+
+/// What is known of the journal.
+#[derive(Default)]
+struct Recovery {
+    journal: Journal,
+    /// Why what is in it is not known, although it is newer.
+    missing: Option<String>,
 }
 
 impl Ext {
     pub(crate) async fn open(source: Source) -> Result<Self> {
         let superblock = Superblock::read(&source).await?;
-        Ok(Self { source, superblock })
+        Ok(Self { source, superblock, journal: Mutex::default() })
     }
 
     pub(crate) fn source(&self) -> &Source {
@@ -54,12 +69,15 @@ impl Ext {
 
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        if self.superblock.incompat.has(Incompat::RECOVER) {
-            warnings.push(
-                "it was not unmounted: what is only in its journal, which is not replayed, is \
-                 missing"
-                    .to_owned(),
-            );
+        if self.superblock.needs_journal() {
+            warnings.push(match self.missing() {
+                None => {
+                    "it was not unmounted: what is newer in its journal is read there".to_owned()
+                }
+                Some(why) => {
+                    format!("it was not unmounted: what is only in its journal is missing ({why})")
+                }
+            });
         }
         if self.superblock.has_errors() {
             warnings.push("its last user has found errors; fsck it".to_owned());
@@ -67,9 +85,54 @@ impl Ext {
         warnings
     }
 
-    /// Another number as soon as the superblock was written.
+    fn missing(&self) -> Option<String> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner).missing.clone()
+    }
+
+    /// As the superblock says it now.
+    pub(crate) async fn mounted(&self) -> Result<Mounted> {
+        let superblock = Superblock::read(&self.source).await?;
+        Ok(match (superblock.is_open(), superblock.needs_journal()) {
+            (true, _) => Mounted::Unordered,
+            (false, true) if self.missing().is_some() => Mounted::Unordered,
+            (false, true) => Mounted::Journaled,
+            (false, false) => Mounted::No,
+        })
+    }
+
+    /// Another number as soon as the superblock was written. Looks at the journal first, so that
+    /// all that is read then is what was committed last.
     pub(crate) async fn version(&self) -> Result<u64> {
-        Ok(Superblock::read(&self.source).await?.version)
+        let block_bytes = self.superblock.block_bytes;
+        self.source.overlay(block_bytes, BTreeMap::new());
+        let superblock = Superblock::read(&self.source).await?;
+        if !superblock.needs_journal() {
+            *self.journal.lock().unwrap_or_else(PoisonError::into_inner) = Recovery::default();
+            return Ok(superblock.version);
+        }
+        // Taken out meanwhile: nobody else looks, since whoever refreshes is alone.
+        let mut journal = {
+            let mut recovery = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut recovery.journal)
+        };
+        let missing = match self.look(&mut journal, superblock.journal_inode).await? {
+            Found::Blocks(blocks) => {
+                self.source.overlay(block_bytes, blocks);
+                None
+            }
+            Found::Unreadable(why) => Some(why),
+        };
+        *self.journal.lock().unwrap_or_else(PoisonError::into_inner) =
+            Recovery { journal, missing };
+        Ok(superblock.version)
+    }
+
+    async fn look(&self, journal: &mut Journal, inode: u32) -> Result<Found> {
+        if inode == 0 {
+            return Ok(Found::Unreadable("it is on another device".into()));
+        }
+        let extents = self.extents(&self.inode(inode).await?).await?;
+        journal.look(&self.source, &extents, self.superblock.block_bytes).await
     }
 
     pub(crate) async fn root(&self) -> Result<Entry> {
@@ -156,6 +219,16 @@ impl Ext {
             return Err(Error::too_much(inode.place(), "names in a folder", max));
         }
         Ok(names)
+    }
+
+    /// Where a file is, in bytes of the file system.
+    pub(crate) async fn file_extents(&self, inode: &Inode) -> Result<Vec<FileExtent>> {
+        let extents = self.extents(inode).await?;
+        if self.source.is_overlaid(&extents) {
+            // Mounted with data=journal.
+            return Err(Error::unsupported(inode.place(), "content that is newer in the journal"));
+        }
+        Ok(extents)
     }
 
     /// Where a file, folder or link is, in bytes of the file system.

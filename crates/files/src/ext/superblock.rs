@@ -55,6 +55,7 @@ const COMPAT_HAS_JOURNAL: u32 = 0x4;
 const COMPAT_SPARSE_SUPER2: u32 = 0x200;
 const RO_COMPAT_SPARSE_SUPER: u32 = 0x1;
 const RO_COMPAT_METADATA_CSUM: u32 = 0x400;
+const STATE_UNMOUNTED: u16 = 1;
 const STATE_ERRORS: u16 = 2;
 const CHECKSUM_CRC32C: u8 = 1;
 
@@ -76,6 +77,8 @@ pub(super) struct Superblock {
     state: u16,
     backup_groups: [u32; 2],
     uuid: [u8; 16],
+    /// The file with the journal; 0: there is none, or it is on another device.
+    pub(super) journal_inode: u32,
     pub(super) label: Name,
     /// Bytes of the file system.
     pub(super) bytes: u64,
@@ -157,6 +160,7 @@ impl Superblock {
             state: fields.u16(0x3a),
             backup_groups: [fields.u32(0x24c), fields.u32(0x250)],
             uuid,
+            journal_inode: fields.u32(0xe0),
             label: label(fields.array(0x78)),
             bytes: 0,
             checksum_seed,
@@ -218,6 +222,16 @@ impl Superblock {
 
     pub(super) fn has_errors(&self) -> bool {
         self.state & STATE_ERRORS != 0
+    }
+
+    /// Mounted to be written to, or not unmounted then: what is in the journal is newer.
+    pub(super) fn needs_journal(&self) -> bool {
+        self.incompat.has(Incompat::RECOVER)
+    }
+
+    /// The same where there is no journal: the mark of an orderly end is missing.
+    pub(super) fn is_open(&self) -> bool {
+        self.state & STATE_UNMOUNTED == 0
     }
 
     pub(super) fn generation(&self) -> u8 {

@@ -15,6 +15,8 @@ const FAT32_CLUSTERS_MIN: u64 = 65_525;
 const CLUSTERS_MAX: u64 = 0x0fff_fff5;
 /// Flags of FAT32: one table is in use, and not all.
 const FLAG_ONE_TABLE: u16 = 0x80;
+/// What Linux keeps in the byte before the extended boot signature.
+const STATE_DIRTY: u8 = 0x01;
 
 /// Where the root folder is.
 #[derive(Clone, Copy, Debug)]
@@ -120,8 +122,14 @@ impl Boot {
     }
 
     /// The second entry of the table says whether all is well, from FAT16 on (§ "FAT Volume
-    /// Dirty").
+    /// Dirty"). Linux says it in the boot sector instead, as long as it is mounted
+    /// (`fat_set_state`).
     pub(super) async fn is_dirty(&self, source: &Source) -> Result<bool> {
+        let state = if self.width == Width::Fat32 { 0x41 } else { 0x25 };
+        let boot = source.read(0, 512, PLACE).await?;
+        if Fields(&boot).u8(state) & STATE_DIRTY != 0 {
+            return Ok(true);
+        }
         let (offset, len, mask) = match self.width {
             Width::Fat12 => return Ok(false),
             Width::Fat16 => (2, 2, 0xc000),

@@ -12,7 +12,7 @@ mod folder;
 use crate::entry::Node as EntryNode;
 use crate::extents::Builder;
 use crate::source::Source;
-use crate::{Entry, EntryKind, Error, FileExtent, FileSystem, Identity, Name, Result};
+use crate::{Entry, EntryKind, Error, FileExtent, FileSystem, Identity, Mounted, Name, Result};
 
 pub(crate) use boot::probe;
 use boot::{Boot, Root};
@@ -63,6 +63,12 @@ impl Fat {
     pub(crate) fn warnings(&self) -> Vec<String> {
         let dirty = "it was not unmounted, or its last user has met errors; fsck it";
         self.is_dirty.then(|| dirty.to_owned()).into_iter().collect()
+    }
+
+    /// As it says of itself now.
+    pub(crate) async fn mounted(&self) -> Result<Mounted> {
+        let is_dirty = self.boot.is_dirty(&self.source).await?;
+        Ok(if is_dirty { Mounted::Unordered } else { Mounted::No })
     }
 
     /// FAT has no counter. What can be looked at cheaply: the boot sector, what it says of free
