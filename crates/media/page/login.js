@@ -2,27 +2,15 @@
 // that comes from another site's link shows its cookie only to the page's own requests.
 "use strict";
 
-const at = (id) => document.getElementById(id);
-
 // What comes behind # is the video that one wanted to see.
 const goOn = () => location.replace(`/${location.hash}`);
-
-function say(text) {
-  at("trouble").textContent = text;
-  at("trouble").hidden = !text;
-}
 
 async function enter(event) {
   event.preventDefault();
   say("");
   at("enter").disabled = true;
   try {
-    const response = await fetch("/api/login", {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ name: at("name").value, password: at("password").value }),
-      signal: AbortSignal.timeout(30000),
-    });
+    const response = await post("/api/login", { name: at("name").value, password: at("password").value });
     if (response.ok) return goOn();
     if (response.status === 401) {
       say("Name or password is wrong.");
@@ -31,7 +19,7 @@ async function enter(event) {
       const seconds = Number(response.headers.get("Retry-After")) || 60;
       say(`Too many attempts. Try again in ${seconds} seconds.`);
     } else {
-      say((await response.text()).trim() || `HTTP ${response.status}`);
+      say(await refusal(response));
     }
   } catch {
     say("The server does not answer.");

@@ -5,26 +5,9 @@
 const LOOK_MS = 3000;
 const VIDEOS_MAX = 500;
 
-const at = (id) => document.getElementById(id);
-
-function say(text) {
-  at("trouble").textContent = text;
-  at("trouble").hidden = !text;
-}
-
-async function get(path) {
-  const response = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(15000) });
-  if (response.status === 401) location.assign("/login");
-  if (!response.ok) throw new Error((await response.text()).trim() || `HTTP ${response.status}`);
-  return response.json();
-}
-
 async function send(what, body) {
-  const headers = { "Content-Type": "application/json" };
-  const signal = AbortSignal.timeout(30000);
-  const asked = { method: "POST", headers, body: JSON.stringify(body), signal };
-  const response = await fetch(`/api/owner/${what}`, asked);
-  if (!response.ok) throw new Error((await response.text()).trim() || `HTTP ${response.status}`);
+  const response = await post(`/api/owner/${what}`, body);
+  if (!response.ok) throw new Error(await refusal(response));
   return response.json();
 }
 

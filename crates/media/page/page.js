@@ -13,7 +13,6 @@ const LEFT_S = 30;
 const TRIES_MAX = 2;
 const TRY_AGAIN_MS = 1000;
 
-const at = (id) => document.getElementById(id);
 const grid = at("grid");
 const search = at("search");
 const video = at("video");
@@ -69,25 +68,13 @@ const clock = (seconds) => {
   return h ? `${h}:${two(m)}:${two(s)}` : `${m}:${two(s)}`;
 };
 
-const show = (element, text) => {
-  element.textContent = text;
-  element.hidden = !text;
-};
-
-async function get(path) {
-  const response = await fetch(base + path, { cache: "no-store", signal: AbortSignal.timeout(15000) });
-  if (response.status === 401) location.assign(`/login${location.hash}`);
-  if (!response.ok) throw new Error((await response.text()).trim() || `HTTP ${response.status}`);
-  return response.json();
-}
-
 // ── all videos ──────────────────────────────────────────────────────────────────────────────────
 
 async function find(query) {
   const turn = ++asked;
   shown = { query, total: 0, count: 0, loading: true };
   try {
-    const found = await get(`/api/videos?${new URLSearchParams({ q: query, limit: BATCH })}`);
+    const found = await get(`${base}/api/videos?${new URLSearchParams({ q: query, limit: BATCH })}`);
     if (turn !== asked) return; // somebody has typed on
     grid.replaceChildren();
     add(found);
@@ -110,7 +97,7 @@ async function more() {
   shown.loading = true;
   try {
     const part = { q: shown.query, limit: BATCH, offset: shown.count };
-    const found = await get(`/api/videos?${new URLSearchParams(part)}`);
+    const found = await get(`${base}/api/videos?${new URLSearchParams(part)}`);
     if (turn !== asked) return;
     add(found);
     loaded();
@@ -177,7 +164,7 @@ function markHomes() {
 
 async function look() {
   try {
-    const answer = await get("/api/homes");
+    const answer = await get(`${base}/api/homes`);
     homes = new Map(answer.homes.map((home) => [home.name, home]));
     const off = answer.homes.filter(isOff);
     const few = off.slice(0, 3).map(told).join(" ");
@@ -382,14 +369,13 @@ new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && mor
 }).observe(at("more"));
 
 async function leave() {
-  const headers = { "Content-Type": "application/json" };
-  await fetch("/api/logout", { method: "POST", headers, body: "{}" }).catch(() => {});
+  await post("/api/logout", {}).catch(() => {});
   location.assign("/login");
 }
 
 async function greet() {
   try {
-    me = await get("/api/me");
+    me = await get(`${base}/api/me`);
   } catch {
     return; // the videos tell what is wrong
   }

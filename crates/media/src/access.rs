@@ -16,12 +16,12 @@ use hyper::header::{COOKIE, HeaderMap, HeaderValue};
 use tokio::sync::Semaphore;
 use tracing::{error, warn};
 
-pub use self::account::{AccountError, Accounts, Role};
+pub use self::account::{Accounts, Role};
 use self::guesses::Guesses;
 use self::positions::{Positions, SECONDS_MAX};
 use self::sessions::{LIFE_S, Sessions};
 use self::shares::Linked;
-pub use self::shares::{Share, ShareError, Shares};
+pub use self::shares::{Share, Shares};
 use crate::state::{Stamp, StateError, StateFolder, load, save};
 use crate::text::unix_now;
 
@@ -216,13 +216,11 @@ impl Access {
             return Err(Refused::TooMany(BUSY));
         };
         let _hashed = self.hashed.acquire().await.map_err(|_| Refused::TooMany(BUSY))?;
-        let (access, of_name) = (Arc::clone(self), name.clone());
-        let known = self.known().clone();
+        let access = Arc::clone(self);
+        let expected = self.known().expected(&name);
         // A hash takes some hundredths of a second.
         let stamp = tokio::task::spawn_blocking(move || {
-            let is_it = known.is_password(&of_name, &password);
-            drop(zeroize::Zeroizing::new(password));
-            known.stamp(&of_name).filter(|_| is_it)
+            expected.stamp_if(&zeroize::Zeroizing::new(password))
         });
         let Ok(Some(stamp)) = stamp.await else {
             warn!(%address, name = shown(&name), "a wrong password");

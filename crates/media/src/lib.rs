@@ -35,7 +35,7 @@ mod tls;
 mod told;
 mod watching;
 
-pub use access::{AccountError, Accounts, Role, Share, ShareError, Shares};
+pub use access::{Accounts, Role, Share, Shares};
 pub use body::{FileBody, Holder};
 pub use catalogue::{Catalogue, CatalogueError, HomeSpec, Place, Subtitles, Video};
 pub use home::{Home, Off, Opening, Status};
@@ -44,7 +44,7 @@ pub use publish::{Job, Outcome, ProbeError, PublishError, publish};
 pub use range::Wanted;
 pub use respond::{AnyBody, Resource, respond};
 pub use server::{Admission, Config, Server, ServerError};
-pub use state::{StateError, StateFolder};
+pub use state::{ChangeError, StateError, StateFolder};
 pub use subtitles::to_webvtt;
 pub use tls::{Tls, TlsError};
 pub use told::time_text;

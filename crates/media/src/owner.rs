@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use crate::access::{ShareError, Shares, Who};
+use crate::access::{Shares, Who};
 use crate::answers::{Answer, json, nothing, text};
 use crate::route::App;
 use crate::sent::read;
+use crate::state::ChangeError;
 use crate::told;
 
 /// What his page shows.
@@ -64,16 +66,28 @@ struct Link {
 pub(crate) async fn done(app: &Arc<App>, what: &str, body: &[u8]) -> Answer {
     let answer = match what {
         "unplug" => match read::<Home>(body) {
-            Ok(asked) => Ok(unplug(app, asked.home).await),
+            Ok(asked) => return unplug(app, asked.home).await,
             Err(answer) => Err(answer),
         },
-        "back" => read::<Home>(body).map(|asked| take_back(app, &asked.home)),
-        "share" => read::<Share>(body).map(|asked| share(app, &asked)),
-        "unshare" => read::<Link>(body)
-            .map(|asked| with_shares(app, |shares| shares.remove(&asked.link).map(|()| json!({})))),
+        "back" => written(app, body, |app, asked: Home| take_back(app, &asked.home)).await,
+        "share" => written(app, body, |app, asked: Share| share(app, &asked)).await,
+        "unshare" => written(app, body, |app, asked: Link| unshare(app, &asked.link)).await,
         _ => Ok(nothing()),
     };
     answer.unwrap_or_else(|answer| *answer)
+}
+
+/// Does what writes a file down, which may take as long as a disk does.
+async fn written<T: DeserializeOwned + Send + 'static>(
+    app: &Arc<App>,
+    body: &[u8],
+    act: fn(&App, T) -> Answer,
+) -> Result<Answer, Box<Answer>> {
+    let (app, asked) = (Arc::clone(app), read::<T>(body)?);
+    tokio::task::spawn_blocking(move || act(&app, asked)).await.map_err(|error| {
+        warn!(%error, "what an owner asked for");
+        Box::new(text(StatusCode::INTERNAL_SERVER_ERROR, "it went wrong: see the log"))
+    })
 }
 
 /// Ends what is sent from a home and logs out: then it can be unplugged. Nobody looks for it until
@@ -111,14 +125,18 @@ fn share(app: &App, asked: &Share) -> Answer {
     })
 }
 
-fn with_shares(app: &App, act: impl FnOnce(&Shares) -> Result<Value, ShareError>) -> Answer {
+fn unshare(app: &App, link: &str) -> Answer {
+    with_shares(app, |shares| shares.remove(link).map(|()| json!({})))
+}
+
+fn with_shares(app: &App, act: impl FnOnce(&Shares) -> Result<Value, ChangeError>) -> Answer {
     let Some(shares) = app.access.shares() else { return nothing() };
     match act(shares) {
         Ok(value) => {
             app.access.reload_shares();
             json(&value)
         }
-        Err(ShareError::Wrong(what)) => text(StatusCode::BAD_REQUEST, &what),
+        Err(ChangeError::Wrong(what)) => text(StatusCode::BAD_REQUEST, &what),
         Err(error) => {
             warn!(%error, "links");
             text(StatusCode::INTERNAL_SERVER_ERROR, "it cannot be written down: see the log")

@@ -43,6 +43,7 @@ const LOGIN: &str = include_str!("../page/login.html");
 const OWNER: &str = include_str!("../page/owner.html");
 const OWNER_SCRIPT: &str = include_str!("../page/owner.js");
 const STYLE: &str = include_str!("../page/page.css");
+const COMMON_SCRIPT: &str = include_str!("../page/common.js");
 const SCRIPT: &str = include_str!("../page/page.js");
 const LOGIN_SCRIPT: &str = include_str!("../page/login.js");
 const ICON: &str = include_str!("../page/icon.svg");
@@ -139,6 +140,7 @@ async fn look(app: &App, peer: IpAddr, head: &Parts) -> Answer {
     }
     match path {
         "/page.css" => return own(STYLE, "text/css; charset=utf-8"),
+        "/common.js" => return own(COMMON_SCRIPT, "text/javascript; charset=utf-8"),
         "/page.js" => return own(SCRIPT, "text/javascript; charset=utf-8"),
         "/login.js" => return own(LOGIN_SCRIPT, "text/javascript; charset=utf-8"),
         "/icon.svg" => return own(ICON, "image/svg+xml"),

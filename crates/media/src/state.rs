@@ -33,6 +33,23 @@ impl StateError {
     }
 }
 
+/// Why something that is kept in it is not changed, or not told.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// Its file.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The request itself.
+    #[error("{0}")]
+    Wrong(String),
+}
+
+/// The request is wrong in this way.
+pub(crate) fn wrong<T>(what: impl Into<String>) -> Result<T, ChangeError> {
+    Err(ChangeError::Wrong(what.into()))
+}
+
 /// The folder.
 #[derive(Clone, Debug)]
 pub struct StateFolder(PathBuf);

@@ -55,7 +55,7 @@ async fn nothing_is_shown_to_who_is_not_logged_in() {
             assert_eq!(body, b"log in first\n", "{target}");
         }
     }
-    for target in ["/login", "/login.js", "/page.css", "/page.js", "/icon.svg"] {
+    for target in ["/login", "/login.js", "/common.js", "/page.css", "/page.js", "/icon.svg"] {
         assert_eq!(served.ask(target, "").await.0, 200, "{target}");
     }
     let (status, head, body) = served.ask("/login", "").await;

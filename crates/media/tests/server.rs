@@ -171,10 +171,13 @@ async fn the_page_has_no_script_but_its_own() {
     let page = String::from_utf8(body).unwrap();
     assert!(!page.contains("style=") && !page.contains(" onclick") && !page.contains("<style"));
     let scripts = page.matches("<script").count();
-    assert_eq!((scripts, page.matches("<script src=\"/page.js\"").count()), (1, 1));
-    for (target, kind) in
-        [("/page.js", "text/javascript"), ("/page.css", "text/css"), ("/icon.svg", "image/svg+xml")]
-    {
+    assert_eq!((scripts, page.matches("<script src=\"/").count()), (2, 2));
+    for (target, kind) in [
+        ("/common.js", "text/javascript"),
+        ("/page.js", "text/javascript"),
+        ("/page.css", "text/css"),
+        ("/icon.svg", "image/svg+xml"),
+    ] {
         let (status, head, _) = served.ask(target, "").await;
         assert!(status == 200 && head.contains(&format!("content-type: {kind}")), "{head}");
     }

@@ -13,8 +13,8 @@ use block::Device;
 use files::Name;
 use iscsi::initiator::{Config as IscsiConfig, Secret};
 use media::{
-    Admission, Config, HomeSpec, Job, Opening, Outcome, Place, Server, ServerError, StateFolder,
-    Tls, publish,
+    Admission, ChangeError, Config, HomeSpec, Job, Opening, Outcome, Place, Server, ServerError,
+    StateFolder, Tls, publish,
 };
 use path::PolicyConfig;
 use wanlab::units;
@@ -271,6 +271,14 @@ fn state_folder(catalogue: &Path, folder: Option<&Path>) -> anyhow::Result<State
     let path = folder.map_or_else(|| StateFolder::of(catalogue), Path::to_owned);
     StateFolder::open(&path)
         .map_err(|error| Usage::error(format!("{error} (another folder: --state FOLDER)")))
+}
+
+/// What is wrong with a request is the caller's to mend; of a file, it is told as it is.
+fn told(error: ChangeError) -> anyhow::Error {
+    match error {
+        ChangeError::Wrong(what) => Usage::error(what),
+        error => error.into(),
+    }
 }
 
 impl StateArgs {

@@ -10,7 +10,7 @@ use argon2::password_hash::{PasswordHasher, PasswordVerifier};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::state::{StateError, StateFolder, change, load};
+use crate::state::{ChangeError, StateError, StateFolder, change, load, wrong};
 use crate::text::hex;
 
 /// Accounts of a server. Each may have sessions and positions.
@@ -44,22 +44,6 @@ impl Role {
             Self::Owner => "owner",
         }
     }
-}
-
-/// Why accounts are not changed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AccountError {
-    /// Their file.
-    #[error(transparent)]
-    State(#[from] StateError),
-    /// The request itself.
-    #[error("{0}")]
-    Wrong(String),
-}
-
-fn wrong<T>(what: impl Into<String>) -> Result<T, AccountError> {
-    Err(AccountError::Wrong(what.into()))
 }
 
 /// What is kept of an account.
@@ -99,7 +83,7 @@ impl Accounts {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn list(&self) -> Result<Vec<(String, Role)>, AccountError> {
+    pub fn list(&self) -> Result<Vec<(String, Role)>, ChangeError> {
         let users: Users = load(&self.file)?;
         Ok(users.users.into_iter().map(|(name, user)| (name, user.role)).collect())
     }
@@ -108,7 +92,7 @@ impl Accounts {
     ///
     /// # Errors
     /// The name is there already, or name or password are none.
-    pub fn add(&self, name: &str, role: Role, password: &str) -> Result<(), AccountError> {
+    pub fn add(&self, name: &str, role: Role, password: &str) -> Result<(), ChangeError> {
         let name = checked_name(name)?;
         let password = hash(password)?;
         change(&self.file, |users: &mut Users| {
@@ -127,7 +111,7 @@ impl Accounts {
     ///
     /// # Errors
     /// There is nobody of this name, or the password is none.
-    pub fn set_password(&self, name: &str, password: &str) -> Result<(), AccountError> {
+    pub fn set_password(&self, name: &str, password: &str) -> Result<(), ChangeError> {
         let name = checked_name(name)?;
         let password = hash(password)?;
         change(&self.file, |users: &mut Users| match users.users.get_mut(&name) {
@@ -143,7 +127,7 @@ impl Accounts {
     ///
     /// # Errors
     /// There is nobody of this name.
-    pub fn remove(&self, name: &str) -> Result<(), AccountError> {
+    pub fn remove(&self, name: &str) -> Result<(), ChangeError> {
         let name = checked_name(name)?;
         change(&self.file, |users: &mut Users| match users.users.remove(&name) {
             Some(_) => Ok(()),
@@ -157,7 +141,7 @@ impl Accounts {
     }
 }
 
-fn nobody(users: &Users, name: &str) -> Result<(), AccountError> {
+fn nobody(users: &Users, name: &str) -> Result<(), ChangeError> {
     let names: Vec<&str> = users.users.keys().map(String::as_str).take(10).collect();
     match &names[..] {
         [] => wrong(format!("there is no {name:?}: there are no accounts")),
@@ -180,21 +164,35 @@ impl Known {
 
     /// Another text for another password: sessions are those of one.
     pub(super) fn stamp(&self, name: &str) -> Option<String> {
-        let user = self.0.users.get(name)?;
-        Some(hex(&Sha256::digest(user.password.as_bytes())[..8]))
+        self.0.users.get(name).map(|user| stamp(&user.password))
     }
 
-    /// Is it this one's password? Takes as long for a name that nobody has.
-    pub(super) fn is_password(&self, name: &str, password: &str) -> bool {
-        let user = self.0.users.get(name);
-        let hash = user.map_or(NOBODY, |user| user.password.as_str());
-        let Ok(hash) = PasswordHash::new(hash) else {
-            tracing::error!(name, "the account's password is no argon2 hash");
-            return false;
+    /// What a password for this name is compared with.
+    pub(super) fn expected(&self, name: &str) -> Expected {
+        Expected(self.0.users.get(name).map(|user| user.password.clone()))
+    }
+}
+
+/// The hash of one account's password; nobody has a name without one.
+pub(super) struct Expected(Option<String>);
+
+impl Expected {
+    /// The stamp of the password, if it is this one. Takes as long for a name that nobody has.
+    pub(super) fn stamp_if(&self, password: &str) -> Option<String> {
+        let hash = match PasswordHash::new(self.0.as_deref().unwrap_or(NOBODY)) {
+            Ok(hash) => hash,
+            Err(error) => {
+                tracing::error!(%error, "what is kept of an account is no argon2 hash");
+                return None;
+            }
         };
         let is_it = Argon2::default().verify_password(password.as_bytes(), &hash).is_ok();
-        is_it && user.is_some()
+        self.0.as_deref().filter(|_| is_it).map(stamp)
     }
+}
+
+fn stamp(password: &str) -> String {
+    hex(&Sha256::digest(password.as_bytes())[..8])
 }
 
 /// A name as it is kept: who writes Anna is anna.
@@ -202,7 +200,7 @@ pub(super) fn folded(name: &str) -> String {
     name.trim().to_ascii_lowercase()
 }
 
-fn checked_name(name: &str) -> Result<String, AccountError> {
+fn checked_name(name: &str) -> Result<String, ChangeError> {
     let folded = folded(name);
     let is_name = (1..=NAME_CHARS_MAX).contains(&folded.len())
         && folded.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte));
@@ -215,7 +213,7 @@ fn checked_name(name: &str) -> Result<String, AccountError> {
     }
 }
 
-fn hash(password: &str) -> Result<String, AccountError> {
+fn hash(password: &str) -> Result<String, ChangeError> {
     if password.chars().count() < PASSWORD_CHARS_MIN {
         return wrong(format!("a password has at least {PASSWORD_CHARS_MIN} characters"));
     }
@@ -252,13 +250,14 @@ mod tests {
         assert!(!text.contains("horse"), "{text}");
 
         let known = accounts.load().unwrap();
-        assert!(known.is_password("anna", "correct horse"));
-        assert!(!known.is_password("anna", "battery staple"));
-        assert!(!known.is_password("nobody", "battery staple"));
+        let stamp_if = |known: &Known, name, password| known.expected(name).stamp_if(password);
         let before = known.stamp("anna").unwrap();
+        assert_eq!(stamp_if(&known, "anna", "correct horse").as_ref(), Some(&before));
+        assert_eq!(stamp_if(&known, "anna", "battery staple"), None);
+        assert_eq!(stamp_if(&known, "nobody", "battery staple"), None);
         accounts.set_password("ANNA", "another one").unwrap();
         let known = accounts.load().unwrap();
-        assert!(known.is_password("anna", "another one"));
+        assert!(stamp_if(&known, "anna", "another one").is_some());
         assert_ne!(known.stamp("anna").unwrap(), before);
         accounts.remove("anna").unwrap();
         assert_eq!(accounts.load().unwrap().role("anna"), None);
@@ -267,7 +266,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told_with_what_is_allowed() {
         let (_folder, accounts) = accounts();
-        let said = |done: Result<(), AccountError>| done.unwrap_err().to_string();
+        let said = |done: Result<(), ChangeError>| done.unwrap_err().to_string();
         assert!(said(accounts.add("a b", Role::Viewer, "12345678")).contains("letters a-z"));
         assert!(said(accounts.add("", Role::Viewer, "12345678")).contains("is no name"));
         assert!(said(accounts.add("a", Role::Viewer, "1234567")).contains("at least 8"));

@@ -12,7 +12,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
-use crate::state::{StateError, StateFolder, change, load};
+use crate::state::{ChangeError, StateError, StateFolder, change, load, wrong};
 use crate::text::{hex, unix_now};
 
 /// Links that are valid at once.
@@ -24,22 +24,6 @@ const REMEMBERED_S: u64 = 30 * 24 * 3600;
 const ID_BYTES: usize = 8;
 const MAC_BYTES: usize = 16;
 const KEY_BYTES: usize = 32;
-
-/// Why there is no link.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ShareError {
-    /// Its file.
-    #[error(transparent)]
-    State(#[from] StateError),
-    /// The request itself.
-    #[error("{0}")]
-    Wrong(String),
-}
-
-fn wrong<T>(what: impl Into<String>) -> Result<T, ShareError> {
-    Err(ShareError::Wrong(what.into()))
-}
 
 /// A link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +40,7 @@ pub struct Share {
 #[serde(transparent)]
 struct List(BTreeMap<String, Share>);
 
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 struct Key(String);
 
@@ -91,7 +75,7 @@ impl Shares {
     ///
     /// # Errors
     /// The time is too long, there are too many, or the files cannot be written.
-    pub fn add(&self, video: &str, time: Duration) -> Result<(String, String), ShareError> {
+    pub fn add(&self, video: &str, time: Duration) -> Result<(String, String), ChangeError> {
         if time > LIFE_MAX || time < Duration::from_secs(1) {
             return wrong("a link is valid for a second at least and for 366 days at most");
         }
@@ -117,7 +101,7 @@ impl Shares {
     ///
     /// # Errors
     /// There is none of this name.
-    pub fn remove(&self, id: &str) -> Result<(), ShareError> {
+    pub fn remove(&self, id: &str) -> Result<(), ChangeError> {
         change(&self.list, |list: &mut List| match list.0.remove(id) {
             Some(_) => Ok(()),
             None => wrong(format!("there is no link {id:?}")),
@@ -128,7 +112,7 @@ impl Shares {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn list(&self) -> Result<Vec<(String, Share)>, ShareError> {
+    pub fn list(&self) -> Result<Vec<(String, Share)>, ChangeError> {
         let list: List = load(&self.list)?;
         let now = unix_now();
         Ok(list.0.into_iter().filter(|(_, share)| share.until > now).collect())
@@ -140,19 +124,25 @@ impl Shares {
         Ok(Known { list, key: key.0 })
     }
 
-    fn token(&self, id: &[u8; ID_BYTES], share: &Share) -> Result<String, ShareError> {
-        let key = change(&self.key, |key: &mut Key| {
-            if key.0.is_empty() {
-                let mut bytes = [0; KEY_BYTES];
-                let drawn = getrandom::fill(&mut bytes);
-                drawn.or_else(|error| wrong(format!("there are no random numbers: {error}")))?;
-                key.0 = hex(&bytes);
-            }
-            Ok::<_, ShareError>(key.0.clone())
-        })?;
-        let mac = mac(&key, id, share).finalize().into_bytes();
+    fn token(&self, id: &[u8; ID_BYTES], share: &Share) -> Result<String, ChangeError> {
+        let mut key: Key = load(&self.key)?;
+        if key.0.is_empty() {
+            key = change(&self.key, first_key)?;
+        }
+        let mac = mac(&key.0, id, share).finalize().into_bytes();
         Ok(URL_SAFE_NO_PAD.encode([&id[..], &mac[..MAC_BYTES]].concat()))
     }
+}
+
+/// The key that is there, or that is from now on: somebody else may have been quicker.
+fn first_key(key: &mut Key) -> Result<Key, ChangeError> {
+    if key.0.is_empty() {
+        let mut bytes = [0; KEY_BYTES];
+        let drawn = getrandom::fill(&mut bytes);
+        drawn.or_else(|error| wrong(format!("there are no random numbers: {error}")))?;
+        key.0 = hex(&bytes);
+    }
+    Ok(key.clone())
 }
 
 /// Links as they were when somebody looked.
@@ -229,6 +219,19 @@ mod tests {
         assert_eq!(shares.list().unwrap()[0].0, other);
         let text = std::fs::read_to_string(shares.file()).unwrap();
         assert!(!text.contains(&token), "{text}");
+    }
+
+    #[test]
+    fn the_key_is_written_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateFolder::open(&folder.path().join("state")).unwrap();
+        let shares = Shares::new(&state);
+        let (_, first) = shares.add("0123456789abcdef", Duration::from_secs(60)).unwrap();
+        let written = crate::state::Stamp::of(&shares.key);
+        let (_, second) = shares.add("ffffffffffffffff", Duration::from_secs(60)).unwrap();
+        assert_eq!(crate::state::Stamp::of(&shares.key), written);
+        let known = shares.load().unwrap();
+        assert!([first, second].iter().all(|token| known.find(token, unix_now()).is_some()));
     }
 
     #[test]

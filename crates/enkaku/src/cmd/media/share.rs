@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use media::{Catalogue, ShareError, Shares, Video};
+use media::{Catalogue, Shares, Video};
 use wanlab::units;
 
-use super::StateArgs;
+use super::{StateArgs, told};
 use crate::cmd::{Usage, say};
 
 /// Makes a link to one video, for people without an account, until it expires or is taken back.
@@ -64,13 +64,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     say(format_args!("{}/s/{token}", address.trim_end_matches('/')))?;
     tracing::info!(id, title = video.title, "a link");
     Ok(ExitCode::SUCCESS)
-}
-
-fn told(error: ShareError) -> anyhow::Error {
-    match error {
-        ShareError::Wrong(what) => Usage::error(what),
-        error => error.into(),
-    }
 }
 
 /// The one video that is meant.

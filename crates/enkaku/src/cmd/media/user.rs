@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use media::{AccountError, Accounts, Role};
+use media::{Accounts, Role};
 use zeroize::Zeroizing;
 
-use super::StateArgs;
+use super::{StateArgs, told};
 use crate::cmd::{Usage, read_secret, say};
 
 /// Adds, lists and removes those who may watch.
@@ -96,13 +96,6 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 fn accounts(state: &StateArgs) -> anyhow::Result<Accounts> {
     Ok(Accounts::new(&state.folder()?))
-}
-
-fn told(error: AccountError) -> anyhow::Error {
-    match error {
-        AccountError::Wrong(what) => Usage::error(what),
-        error => error.into(),
-    }
 }
 
 impl PasswordArgs {
