@@ -281,8 +281,11 @@ impl Legs {
         if session.is_some_and(|session| !leg.uses(session) && leg.session().is_some()) {
             return false;
         }
-        tracing::info!(leg = %leg.name, ?event, %message, "the use of a leg ends");
         let stepped = leg.step(event, Some(message.clone()), now);
+        if stepped {
+            // Once, and not for each of its operations.
+            tracing::info!(leg = %leg.name, ?event, %message, "the use of a leg ends");
+        }
         if !stepped && leg.has_route() {
             return false;
         }
