@@ -184,7 +184,7 @@ impl Direction {
             if let Some(recorder) = recorder {
                 recorder.record(self.number, now_ns, ip, fate);
             }
-            if let Some(run) = Run::new(0, fate, 0) {
+            if let Some(run) = Run::new(0, fate, || 0) {
                 self.keep(len, &run);
             }
             return;
@@ -275,13 +275,15 @@ enum Way {
 }
 
 impl Run {
-    /// A run of one segment, if that survived.
-    fn new(segment: usize, fate: Fate, sending_ns: u64) -> Option<Self> {
+    /// A run of one segment, if that survived; `sending_ns` is asked where it waits.
+    fn new(segment: usize, fate: Fate, sending_ns: impl FnOnce() -> u64) -> Option<Self> {
         let (marked, way) = match fate {
             Fate::Delivered { at_ns, departs_ns, marked } => {
                 (marked, Way::Known { first_at_ns: at_ns, times: Times { departs_ns, at_ns } })
             }
-            Fate::Waits { class, marked } => (marked, Way::Waits { class, sending_ns }),
+            Fate::Waits { class, marked } => {
+                (marked, Way::Waits { class, sending_ns: sending_ns() })
+            }
             _ => return None,
         };
         Some(Self { segments: segment..segment + 1, marked, way })
@@ -331,7 +333,7 @@ impl Pieces {
                 let ip = &self.piece[VNET_HDR_LEN..];
                 scribe.recorder.record(scribe.number, now_ns, ip, fate);
             }
-            let sending_ns = (link.wire_ns(ip_bytes) as f64 / part) as u64;
+            let sending_ns = || (link.wire_ns(ip_bytes) as f64 / part) as u64;
             let Some(run) = Run::new(segment, fate, sending_ns) else {
                 continue;
             };
