@@ -30,6 +30,8 @@ mod server;
 mod shelf;
 mod state;
 mod subtitles;
+#[cfg(test)]
+mod testing;
 mod text;
 mod tls;
 mod told;

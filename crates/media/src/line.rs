@@ -194,44 +194,11 @@ impl Reads for Shared {
 #[cfg(test)]
 mod tests {
     use files::{FileExtent, FileReader, ReadConfig};
-    use tokio::sync::Semaphore;
 
     use super::*;
+    use crate::testing::Disk;
 
     const PIECE: u64 = 256 << 10;
-
-    /// A line that carries one piece after the other, in the order in which they were asked for,
-    /// whenever it is allowed to.
-    struct Slow {
-        turns: Arc<Semaphore>,
-        asked: Arc<Mutex<u64>>,
-    }
-
-    impl Reads for Slow {
-        fn info(&self) -> DeviceInfo {
-            DeviceInfo::new(1 << 30, 512)
-        }
-
-        fn read(&self, _: u64, buf: Buf) -> Io<Buf> {
-            *self.asked.lock().unwrap() += buf.len() as u64;
-            let turns = Arc::clone(&self.turns);
-            Io::later(async move {
-                let turn = turns.acquire().await;
-                turn.map_err(|_| BlockError::Unreachable("gone".into()))?.forget();
-                Ok(buf)
-            })
-        }
-
-        fn extents(&self, _: u64, _: u64) -> Io<Vec<Extent>> {
-            Io::err(BlockError::ReadOnly)
-        }
-    }
-
-    fn slow() -> (Device, Arc<Semaphore>, Arc<Mutex<u64>>) {
-        let (turns, asked) = (Arc::new(Semaphore::new(0)), Arc::new(Mutex::new(0)));
-        let device = Slow { turns: Arc::clone(&turns), asked: Arc::clone(&asked) };
-        (Arc::new(ReadOnlyLayer::new(device)), turns, asked)
-    }
 
     /// Reads with so many bytes at once, and counts what has come.
     fn watch(device: Device, bytes_max: u64) -> Arc<Mutex<u64>> {
@@ -257,7 +224,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn eight_viewers_get_the_same_though_one_takes_all_that_he_can() {
-        let (device, turns, _) = slow();
+        let Disk { device, turns, .. } = Disk::new(0);
         let line = Line::new();
         let viewer = |number: u64, bytes: u64| {
             watch(line.shared(Arc::clone(&device), number.to_string()), bytes)
@@ -283,7 +250,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_has_paused_keeps_nobody_waiting() {
-        let (device, turns, _) = slow();
+        let Disk { device, turns, .. } = Disk::new(0);
         let line = Line::new();
         let extent = FileExtent { offset: 0, len: 1 << 29, at: Some(0) };
         let file = FileReader::new(line.shared(Arc::clone(&device), "a".into()), vec![extent]);
@@ -302,7 +269,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_is_alone_has_the_whole_line_and_who_leaves_gives_his_place_back() {
-        let (device, turns, asked) = slow();
+        let Disk { device, turns, counts } = Disk::new(0);
         let line = Line::new();
         let extent = FileExtent { offset: 0, len: 1 << 29, at: Some(0) };
         let file = FileReader::new(line.shared(Arc::clone(&device), "a".into()), vec![extent]);
@@ -312,7 +279,7 @@ mod tests {
             assert!(reading.poll_next(&mut context).is_pending());
         }
         settle().await;
-        assert_eq!(*asked.lock().unwrap(), BYTES_MAX);
+        assert_eq!(counts.bytes(), BYTES_MAX);
         drop(reading);
         settle().await;
         let left = |state: &State| (state.under_way, state.viewers.len());
@@ -324,10 +291,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_slow_line_has_less_under_way_and_a_quick_one_more() {
-        let (device, turns, asked) = slow();
+        let Disk { device, turns, counts } = Disk::new(0);
         let line = Line::new();
         let count = watch(line.shared(device, "a".into()), 64 << 20);
-        let under_way = || *asked.lock().unwrap() - *count.lock().unwrap();
+        let under_way = || counts.bytes() - *count.lock().unwrap();
         settle().await;
         // 5 pieces a second: 10 Mbit/s.
         for _ in 0..100 {

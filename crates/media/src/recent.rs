@@ -201,7 +201,7 @@ impl Reads for Sharing {
     }
 }
 
-/// The same error for another one who waited.
+/// A copy of an error of a read for another viewer who waited for that read.
 fn told(error: &BlockError) -> BlockError {
     match error {
         BlockError::Medium(error) => {
@@ -215,92 +215,34 @@ fn told(error: &BlockError) -> BlockError {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-
     use files::{FileExtent, FileReader, ReadConfig};
-    use tokio::sync::Semaphore;
 
     use super::*;
+    use crate::testing::{self, byte_at};
 
     const PIECE: u64 = 256 << 10;
 
-    /// Each byte tells where it is. Counts what is read, what is under way, and fails if it shall.
-    struct Counted {
-        turns: Arc<Semaphore>,
-        counts: Arc<Counts>,
-    }
-
-    #[derive(Default)]
-    struct Counts {
-        bytes: AtomicU64,
-        under_way: AtomicU64,
-        fails: AtomicBool,
-    }
-
-    struct UnderWay(Arc<Counts>);
-
-    impl Drop for UnderWay {
-        fn drop(&mut self) {
-            self.0.under_way.fetch_sub(1, SeqCst);
-        }
-    }
-
-    impl Reads for Counted {
-        fn info(&self) -> DeviceInfo {
-            DeviceInfo::new(1 << 30, 512)
-        }
-
-        fn read(&self, offset: u64, mut buf: Buf) -> Io<Buf> {
-            let (turns, counts) = (Arc::clone(&self.turns), Arc::clone(&self.counts));
-            Io::later(async move {
-                counts.bytes.fetch_add(buf.len() as u64, SeqCst);
-                counts.under_way.fetch_add(1, SeqCst);
-                let _under_way = UnderWay(Arc::clone(&counts));
-                turns.acquire().await.unwrap().forget();
-                if counts.fails.load(SeqCst) {
-                    return Err(BlockError::Medium(io::Error::other("scratched")));
-                }
-                for (place, byte) in buf.iter_mut().enumerate() {
-                    *byte = byte_at(offset + place as u64);
-                }
-                Ok(buf)
-            })
-        }
-
-        fn extents(&self, _: u64, _: u64) -> Io<Vec<Extent>> {
-            Io::err(BlockError::ReadOnly)
-        }
-    }
-
-    fn byte_at(offset: u64) -> u8 {
-        (offset / 509 % 251) as u8
-    }
-
-    struct Disk {
-        device: Device,
-        turns: Arc<Semaphore>,
-        counts: Arc<Counts>,
+    /// A disk, and what came of it.
+    struct Home {
+        disk: testing::Disk,
         recent: Recent,
     }
 
-    impl Disk {
+    impl Home {
         fn new(turns: usize) -> Self {
-            let (turns, counts) = (Arc::new(Semaphore::new(turns)), Arc::<Counts>::default());
-            let counted = Counted { turns: Arc::clone(&turns), counts: Arc::clone(&counts) };
-            let device = Arc::new(ReadOnlyLayer::new(counted));
-            Self { device, turns, counts, recent: Recent::default() }
+            Self { disk: testing::Disk::new(turns), recent: Recent::default() }
         }
 
         /// A file of 20 MiB that begins a little behind a multiple of a piece.
         fn file(&self, version: &str) -> FileReader {
             let extent = FileExtent { offset: 0, len: 20 << 20, at: Some(PIECE + 4096) };
             let config = ReadConfig { bytes_max: 2 << 20, ..ReadConfig::default() };
-            let device = self.recent.shared(Arc::clone(&self.device), version);
+            let device = self.recent.shared(Arc::clone(&self.disk.device), version);
             FileReader::new(device, vec![extent]).with_config(config)
         }
 
         fn bytes(&self) -> u64 {
-            self.counts.bytes.load(SeqCst)
+            self.disk.counts.bytes()
         }
     }
 
@@ -318,9 +260,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn eight_who_watch_the_same_read_it_once() {
-        let disk = Disk::new(100_000);
+        let home = Home::new(100_000);
         let viewers = (0..8).map(|number| {
-            let file = disk.file("a");
+            let file = home.file("a");
             tokio::spawn(async move {
                 // Not all from the beginning, and not all at the same moment.
                 tokio::time::sleep(Duration::from_secs(5 * number)).await;
@@ -330,36 +272,36 @@ mod tests {
         for viewer in viewers.collect::<Vec<_>>() {
             viewer.await.unwrap();
         }
-        let size = disk.file("a").size();
-        assert!(disk.bytes() <= size + PIECE, "{} of {size}", disk.bytes());
+        let size = home.file("a").size();
+        assert!(home.bytes() <= size + PIECE, "{} of {size}", home.bytes());
     }
 
     #[tokio::test(start_paused = true)]
     async fn another_version_is_another_file_and_old_pieces_are_forgotten() {
-        let disk = Disk::new(100_000);
-        check(&disk.file("a"), 0..PIECE).await;
-        let once = disk.bytes();
-        check(&disk.file("a"), 0..PIECE).await;
-        assert_eq!(disk.bytes(), once);
-        check(&disk.file("b"), 0..PIECE).await;
-        assert_eq!(disk.bytes(), 2 * once);
+        let home = Home::new(100_000);
+        check(&home.file("a"), 0..PIECE).await;
+        let once = home.bytes();
+        check(&home.file("a"), 0..PIECE).await;
+        assert_eq!(home.bytes(), once);
+        check(&home.file("b"), 0..PIECE).await;
+        assert_eq!(home.bytes(), 2 * once);
         tokio::time::advance(AGE_MAX).await;
-        disk.recent.forget_old();
-        let state = |disk: &Disk| {
-            let state = disk.recent.lock();
+        home.recent.forget_old();
+        let state = |home: &Home| {
+            let state = home.recent.lock();
             (state.pieces.len(), state.ages.len(), state.bytes)
         };
-        assert_eq!(state(&disk), (0, 0, 0));
-        check(&disk.file("a"), 0..PIECE).await;
-        assert_eq!(disk.bytes(), 3 * once);
+        assert_eq!(state(&home), (0, 0, 0));
+        check(&home.file("a"), 0..PIECE).await;
+        assert_eq!(home.bytes(), 3 * once);
     }
 
     #[tokio::test(start_paused = true)]
     async fn no_more_is_kept_than_allowed() {
-        let disk = Disk::new(100_000);
+        let home = Home::new(100_000);
         for version in ["a", "b", "c", "d", "e"] {
-            check(&disk.file(version), 0..20 << 20).await;
-            let state = disk.recent.lock();
+            check(&home.file(version), 0..20 << 20).await;
+            let state = home.recent.lock();
             let kept: u64 = state.pieces.values().map(Piece::len).sum();
             assert_eq!(kept, state.bytes);
             assert!(kept <= BYTES_MAX, "{kept}");
@@ -368,43 +310,43 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_leaves_takes_nothing_from_who_stays_and_the_last_one_ends_the_read() {
-        let disk = Disk::new(0);
+        let home = Home::new(0);
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        let mut first = disk.file("a").read(0..PIECE / 2);
-        let mut second = disk.file("a").read(0..PIECE / 2);
+        let mut first = home.file("a").read(0..PIECE / 2);
+        let mut second = home.file("a").read(0..PIECE / 2);
         assert!(first.poll_next(&mut context).is_pending());
         assert!(second.poll_next(&mut context).is_pending());
-        assert_eq!(disk.counts.under_way.load(SeqCst), 1);
+        assert_eq!(home.disk.counts.under_way(), 1);
         drop(first);
-        disk.turns.add_permits(1);
+        home.disk.turns.add_permits(1);
         assert_eq!(second.next().await.unwrap().unwrap().len() as u64, PIECE / 2);
-        let mut alone = disk.file("b").read(0..PIECE / 2);
+        let mut alone = home.file("b").read(0..PIECE / 2);
         assert!(alone.poll_next(&mut context).is_pending());
-        assert_eq!(disk.counts.under_way.load(SeqCst), 1);
+        assert_eq!(home.disk.counts.under_way(), 1);
         drop(alone);
-        assert_eq!(disk.counts.under_way.load(SeqCst), 0);
+        assert_eq!(home.disk.counts.under_way(), 0);
         // It left nothing that somebody would wait for.
-        disk.turns.add_permits(1);
-        check(&disk.file("b"), 0..PIECE / 2).await;
+        home.disk.turns.add_permits(1);
+        check(&home.file("b"), 0..PIECE / 2).await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_error_is_told_to_all_who_wait_and_not_kept() {
-        let disk = Disk::new(0);
-        disk.counts.fails.store(true, SeqCst);
-        let read = |disk: &Disk| {
-            let file = disk.file("a");
+        let home = Home::new(0);
+        home.disk.counts.set_fails(true);
+        let read = |home: &Home| {
+            let file = home.file("a");
             tokio::spawn(async move { file.read_at(0, 4096).await })
         };
-        let (first, second) = (read(&disk), read(&disk));
+        let (first, second) = (read(&home), read(&home));
         tokio::task::yield_now().await;
-        disk.turns.add_permits(1);
+        home.disk.turns.add_permits(1);
         for reader in [first, second] {
             let error = reader.await.unwrap().unwrap_err().to_string();
             assert!(error.contains("scratched"), "{error}");
         }
-        disk.counts.fails.store(false, SeqCst);
-        disk.turns.add_permits(1);
-        check(&disk.file("a"), 0..4096).await;
+        home.disk.counts.set_fails(false);
+        home.disk.turns.add_permits(1);
+        check(&home.file("a"), 0..4096).await;
     }
 }
