@@ -146,7 +146,8 @@ fn libraries(binary: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths(&said))
 }
 
-/// Of lines such as `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f1c1b000000)`.
+/// Paths of libraries, from lines of ldd such as
+/// `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f1c1b000000)`.
 fn paths(said: &str) -> Vec<PathBuf> {
     let path = |line: &str| {
         let line = line.split_once("=> ").map_or(line, |(_, path)| path);

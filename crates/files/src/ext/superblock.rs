@@ -229,7 +229,7 @@ impl Superblock {
         self.incompat.has(Incompat::RECOVER)
     }
 
-    /// The same where there is no journal: the mark of an orderly end is missing.
+    /// Mounted to be written to, or not unmounted in order, where there is no journal.
     pub(super) fn is_open(&self) -> bool {
         self.state & STATE_UNMOUNTED == 0
     }

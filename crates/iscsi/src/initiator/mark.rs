@@ -34,8 +34,8 @@ pub struct WriteMark {
     is_reserved: bool,
 }
 
-/// Of the commands that write: how many, their blocks, and the time they took, which our target
-/// notes at their ends.
+/// How many commands have written, how many blocks, and the time that they took, which our target
+/// adds at the end of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counts {
     commands: u64,

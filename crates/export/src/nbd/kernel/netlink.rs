@@ -144,10 +144,10 @@ pub(super) struct Netlink {
 }
 
 impl Netlink {
-    /// Finds it.
+    /// Finds the kernel's NBD client.
     ///
     /// # Errors
-    /// Of the kind `NotFound`: this kernel has none, or its module is not loaded.
+    /// Of the kind `NotFound`: this kernel has no NBD client, or its module is not loaded.
     pub(super) fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_GENERIC)?;
         socket.bind_auto()?;

@@ -55,7 +55,7 @@ pub(super) fn set_look_ms(index: u32, ms: u128) -> io::Result<()> {
 /// Takes the device for us alone, unless it is mounted, or claimed by another layer.
 ///
 /// # Errors
-/// Of the kind `ResourceBusy`: it is.
+/// Of the kind `ResourceBusy`: the device is mounted or claimed.
 pub(super) fn claim(index: u32) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(node(index))
 }
