@@ -174,14 +174,17 @@ fn host_identity() -> Option<String> {
 
 /// Where locks are kept: a place that a restart of the host empties, and nobody else writes to.
 pub fn lock_directory() -> Option<PathBuf> {
-    let user = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|p| p.is_absolute());
-    [Some(PathBuf::from("/run")), user].into_iter().flatten().find_map(|base| {
-        let directory = base.join("enkaku");
-        let made = std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&directory);
+    lock_directories().find(|directory| {
+        let made = std::fs::DirBuilder::new().mode(0o700).recursive(true).create(directory);
         // It may be another user's.
-        let is_ours = made.is_ok() && access_is_ours(&directory);
-        is_ours.then_some(directory)
+        made.is_ok() && access_is_ours(directory)
     })
+}
+
+/// Where they may be kept, the best first: below /run, or below the user's own XDG_RUNTIME_DIR.
+pub fn lock_directories() -> impl Iterator<Item = PathBuf> {
+    let user = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|p| p.is_absolute());
+    [Some(PathBuf::from("/run")), user].into_iter().flatten().map(|base| base.join("enkaku"))
 }
 
 fn access_is_ours(directory: &Path) -> bool {

@@ -50,7 +50,7 @@ pub use discovery::discover;
 pub use disk::RemoteDisk;
 pub use iscsi_proto::keys::send_targets::TargetRecord;
 pub use iscsi_proto::login::chap::{Algorithm, ChapCredentials, Secret};
-pub use isid::{IsidChoice, lock_directory};
+pub use isid::{IsidChoice, lock_directories, lock_directory};
 pub use leg::RemoteLeg;
 pub use mark::WriteMark;
 pub use path::{PathChange, PathConnection, PathReport, Share, ShareError};

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use iscsi::initiator::lock_directory;
+use iscsi::initiator::{lock_directories, lock_directory};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
@@ -154,12 +154,10 @@ pub(crate) fn found() -> Vec<Found> {
     found
 }
 
-/// Where such files may be: a service has its own.
+/// Where such files may be: a service that attaches has a folder of its own.
 fn folders() -> Vec<PathBuf> {
-    let user = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|p| p.is_absolute());
-    let bases = [Some("/run".into()), Some("/run/enkaku-root".into()), user];
-    let mut folders: Vec<PathBuf> =
-        bases.into_iter().flatten().map(|base| base.join("enkaku")).collect();
+    let services = PathBuf::from("/run/enkaku-root/enkaku");
+    let mut folders: Vec<PathBuf> = lock_directories().chain([services]).collect();
     folders.sort();
     folders.dedup();
     folders
