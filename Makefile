@@ -43,7 +43,7 @@ demo: setup-test build ## a file over 1 Gbit/s, RTT 50 ms and back: plain TCP, s
 # ONLY="randread d32" for the rows with these words; BENCH_PEER="spdk:/path/to/iscsi_tgt" for one more target.
 ONLY ?=
 bench: setup-test build ## 4 KiB and 256 KiB on loopback: tgt and enkaku, three clients, and what a socket allows
-	$(CARGO) build --release --locked --package wanlab --example limit
+	$(CARGO) build --release --locked --package enkaku-wanlab --example limit
 	$(PY) -m enkaku_lab bench --only "$(ONLY)"
 
 # LAB=--quick for a quarter of an hour instead; NAMES for some of them (python -m enkaku_lab list).

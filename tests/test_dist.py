@@ -129,7 +129,7 @@ def test_the_list_tells_what_is_linked(made: Path, tmp_path: Path):
     assert [tool["name"] for tool in bill["metadata"]["tools"]["components"]] == ["rustc"]
     told = {(one["name"], one["version"]) for one in [product, *bill["components"]]}
     assert len(told) == len(bill["components"]) + 1
-    assert ("iscsi-proto", VERSION) in told and "tokio" in dict(told)
+    assert ("enkaku-iscsi-proto", VERSION) in told and "tokio" in dict(told)
     assert str(REPOSITORY) not in json.dumps(bill)
     section = tmp_path / "section"
     run(["objcopy", f"--dump-section=.dep-v0={section}", binary, tmp_path / "copy"])

@@ -18,7 +18,8 @@ fn main() {
     println!("cargo::rustc-check-cfg=cfg(has_ebpf)");
     println!("cargo::rerun-if-env-changed=CLANG");
     println!("cargo::rerun-if-env-changed=PATH");
-    let folder = Path::new("../../ebpf");
+    // A link to the folder at the root, which a package has as files.
+    let folder = Path::new("ebpf");
     for name in SOURCES {
         println!("cargo::rerun-if-changed={}", folder.join(name).display());
     }

@@ -9,7 +9,9 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// Every member of the workspace and the siblings it may use.
+/// What a name begins with in a registry, where one is free for all of us; `block` is somebody's.
+const PREFIX: &str = "enkaku-";
+/// Every member of the workspace and the siblings it may use, by the names that code has for them.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("backends", &["block", "iscsi", "nbd", "rbd"]),
     ("block", &[]),
@@ -96,20 +98,34 @@ fn cargo_metadata(root: &Path) -> Result<Value> {
 
 fn violations_of(package: &Value) -> Vec<String> {
     let name = package["name"].as_str().unwrap_or_default();
-    let Some((_, allowed)) = ALLOWED.iter().find(|(member, _)| *member == name) else {
+    let Some((_, allowed)) = ALLOWED.iter().find(|(member, _)| short(member) == short(name)) else {
         return vec![format!(
             "{name}: not in the dependency rule (xtask/src/deps.rs); add it there \
                              with the sentence in ARCHITECTURE.md that says what is absent from it"
         )];
     };
     let dependencies = package["dependencies"].as_array().map(Vec::as_slice).unwrap_or_default();
-    dependencies
+    let may_use = |sibling: &str| allowed.iter().any(|one| short(one) == short(sibling));
+    let mut found: Vec<_> = dependencies
         .iter()
         .filter(|dependency| dependency["path"].is_string())
         .filter_map(|dependency| dependency["name"].as_str())
-        .filter(|sibling| !allowed.contains(sibling))
+        .filter(|sibling| !may_use(sibling))
         .map(|sibling| format!("{name} must not depend on {sibling}: allowed are {allowed:?}"))
-        .collect()
+        .collect();
+    // An empty list is `publish = false`; nothing is said where it may go anywhere.
+    if package["publish"].is_null() && name != "enkaku" && !name.starts_with(PREFIX) {
+        found.push(format!(
+            "{name}: a crate that may be published is called {PREFIX}{name}, with [lib] name; \
+             others say publish = false"
+        ));
+    }
+    found
+}
+
+/// A name without what makes it one of a registry.
+fn short(name: &str) -> &str {
+    name.strip_prefix(PREFIX).unwrap_or(name)
 }
 
 #[cfg(test)]
@@ -125,13 +141,21 @@ mod tests {
 
     #[test]
     fn forbidden_sibling_is_named() {
-        let package = json!({"name": "iscsi-proto", "dependencies": [
-            {"name": "block", "path": "/x", "kind": "dev"},
+        let package = json!({"name": "enkaku-iscsi-proto", "dependencies": [
+            {"name": "enkaku-block", "path": "/x", "kind": "dev"},
+            {"name": "enkaku-durability", "path": "/x"},
             {"name": "bytes"},
         ]});
         let violations = violations_of(&package);
         assert_eq!(violations.len(), 1);
-        assert!(violations[0].contains("iscsi-proto must not depend on block"));
+        assert!(violations[0].contains("enkaku-iscsi-proto must not depend on enkaku-block"));
+    }
+
+    #[test]
+    fn what_may_be_published_has_a_name_of_ours() {
+        let of = |publish: Value| json!({"name": "block", "publish": publish, "dependencies": []});
+        assert!(violations_of(&of(Value::Null))[0].contains("is called enkaku-block"));
+        assert!(violations_of(&of(json!([]))).is_empty());
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What one operation of a file costs: `cargo run --release -p block --example cost -- FILE`.
+//! What one operation of a file costs:
+//! `cargo run --release -p enkaku-block --example cost -- FILE`.
 use std::time::Instant;
 
 use block::backend::{FileDevice, FileOptions};

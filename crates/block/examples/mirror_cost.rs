@@ -1,4 +1,5 @@
-//! What a mirror costs beside its devices: `cargo run --release -p block --example mirror_cost`.
+//! What a mirror costs beside its devices:
+//! `cargo run --release -p enkaku-block --example mirror_cost`.
 //!
 //! Local device, leg and metadata forget all but what is written to the metadata and the leg's
 //! tail, at once, so what is measured is the mirror. In turn, five times: writes of 4 KiB to the

@@ -3,7 +3,7 @@
 //! protocol, no disk, no tokio: what is left is the kernel's TCP, the wake-up of a process, and one
 //! thread an end. `make bench` has its rows beside those of the targets; it prints JSON.
 //!
-//! cargo run --release -p wanlab --example limit -- --rw read --depth 32 --time 3 [--spin]
+//! cargo run --release -p enkaku-wanlab --example limit -- --rw read --depth 32 --time 3 [--spin]
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};

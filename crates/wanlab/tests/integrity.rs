@@ -166,7 +166,7 @@ fn data_arrive_intact_on_a_line_that_changes() {
 }
 
 #[test]
-#[ignore = "takes minutes: cargo test -p wanlab -- --ignored"]
+#[ignore = "takes minutes: cargo test -p enkaku-wanlab -- --ignored"]
 fn a_gibibyte_arrives_intact_under_loss() {
     if !can_run("integrity", &[]) {
         return;

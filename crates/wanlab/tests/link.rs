@@ -192,7 +192,7 @@ fn the_namespaces_are_what_was_promised() {
 
 /// The half millisecond as the median, on a machine that does nothing else.
 #[test]
-#[ignore = "takes a quiet machine: cargo test -p wanlab -- --ignored"]
+#[ignore = "takes a quiet machine: cargo test -p enkaku-wanlab -- --ignored"]
 fn half_of_the_echoes_take_at_most_half_a_millisecond_more() {
     if !can_run("medians", &["ping"]) {
         return;
@@ -207,7 +207,7 @@ fn half_of_the_echoes_take_at_most_half_a_millisecond_more() {
 
 /// The whole grid of rates and round-trip times, with numbers for the documentation.
 #[test]
-#[ignore = "takes minutes: cargo test -p wanlab -- --ignored"]
+#[ignore = "takes minutes: cargo test -p enkaku-wanlab -- --ignored"]
 fn grid() {
     if !can_run("grid", &["iperf3"]) {
         return;

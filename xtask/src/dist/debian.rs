@@ -68,7 +68,7 @@ fi
 "#;
 
 impl Dist<'_> {
-    /// `enkaku_0.1.0-1_amd64.deb`.
+    /// `enkaku_0.2.0-1_amd64.deb`.
     pub(super) fn debian(&self, binary: &Path, work: &Path) -> Result<String> {
         let tree = Tree::new(work.join("debian/enkaku"))?;
         self.install(binary, "/usr", tree.top(), Some(UNITS))?;

@@ -29,7 +29,7 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
 impl Dist<'_> {
-    /// `enkaku-0.1.0-x86_64-linux.oci.tar`.
+    /// `enkaku-0.2.0-x86_64-linux.oci.tar`.
     pub(super) fn image(&self, binary: &Path, at: &str, work: &Path) -> Result<String> {
         let work = work.join("image");
         let layer = self.layer(binary, &work)?;

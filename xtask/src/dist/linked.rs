@@ -171,7 +171,7 @@ impl Crate {
     }
 
     /// What the list calls it: its package URL, if that is where it came from. Our own crates have
-    /// none: in a registry, such a name would be somebody else's.
+    /// none: they are those of this commit, whatever a registry has under such a name.
     fn name(&self) -> String {
         let Package { name, version, source, .. } = &self.package;
         match source {
@@ -296,7 +296,7 @@ mod tests {
     fn the_workspace_is_described() {
         let linked = Linked::of(crate::root(), "x86_64-unknown-linux-gnu").unwrap();
         let has = |name: &str| linked.0.iter().any(|one| one.package.name == name);
-        assert!(has("iscsi-proto") && has("tokio"));
+        assert!(has("enkaku-iscsi-proto") && has("tokio"));
         assert!(!has("proptest") && !has("pyo3") && !has("clap_derive") && !has("xtask"));
         assert!(linked.0.iter().all(|one| !one.licence.is_empty()));
     }

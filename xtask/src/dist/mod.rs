@@ -124,7 +124,7 @@ fn architecture() -> Result<(&'static str, &'static str)> {
 }
 
 impl Dist<'_> {
-    /// `enkaku-0.1.0-x86_64-linux`.
+    /// `enkaku-0.2.0-x86_64-linux`.
     fn stem(&self) -> String {
         format!("enkaku-{}-{}-linux", self.version, self.architecture.1)
     }

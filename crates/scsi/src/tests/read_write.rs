@@ -218,7 +218,8 @@ fn synchronize_cache_checks_its_range() {
     }
 }
 
-/// Cost of the hot path. Run with `cargo test -p scsi --release -- --ignored --nocapture cost`.
+/// Cost of the hot path. Run with
+/// `cargo test -p enkaku-scsi --release -- --ignored --nocapture cost`.
 #[test]
 #[ignore = "a measurement, not a check"]
 fn cost_of_the_hot_path() {
