@@ -3,7 +3,8 @@
 //! that device any more.
 //!
 //! A flush has more time than anything else, since a disk may have much to write for it, as long as
-//! the leg answers: while one waits, the leg is asked for a block now and then.
+//! the leg answers: while one waits, the leg is asked for a block now and then. So has what is
+//! under way together with a flush, because a disk may let writes wait until it is done.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -25,8 +26,9 @@ use crate::{
 /// most this part of it early, and never late.
 const LOOKS_PER_TIMEOUT: u32 = 8;
 
-/// A flush may take so many times the time of any other operation, while those are answered: by
-/// default the 30 s that Linux gives a command of a user who may have to wait behind it.
+/// A flush, and what waits with it, may take so many times the time of any other operation, while
+/// the leg answers: by default the 30 s that Linux gives a command of a user who may have to wait
+/// behind it.
 const FLUSH_TIMES: u32 = 3;
 
 /// One use of a leg.
@@ -57,22 +59,57 @@ struct Watch {
 
 struct Asked {
     since: Duration,
-    is_flush: bool,
+    waits: Waits,
     waker: Option<Waker>,
 }
 
+/// How long an operation may take.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    /// The session's timeout.
+    Alone,
+    /// As long as a flush: it was under way together with one.
+    WithFlush,
+    /// It is a flush.
+    Flush,
+}
+
 impl Watch {
-    /// Since when the oldest flush, or else the oldest operation of any other kind, is under way.
-    fn oldest(&self, flush: bool) -> Option<Duration> {
-        let asked = self.under_way.values().filter(|asked| asked.is_flush == flush);
+    /// Notes that an operation begins.
+    fn begin(&mut self, is_flush: bool, now: Duration) -> u64 {
+        let waits = if is_flush {
+            self.under_way.values_mut().for_each(|asked| asked.waits.with_flush());
+            Waits::Flush
+        } else if self.under_way.values().any(|asked| asked.waits == Waits::Flush) {
+            Waits::WithFlush
+        } else {
+            Waits::Alone
+        };
+        self.next += 1;
+        self.under_way.insert(self.next, Asked { since: now, waits, waker: None });
+        self.next
+    }
+
+    /// Since when the oldest operation is under way that waits with a flush, or that does not.
+    fn oldest(&self, with_flush: bool) -> Option<Duration> {
+        let asked = self.under_way.values();
+        let asked = asked.filter(|asked| (asked.waits != Waits::Alone) == with_flush);
         asked.map(|asked| asked.since).min()
     }
 
     /// How long nothing was answered that should have been.
     fn silence(&self, now: Duration) -> Duration {
-        let flush = self.oldest(true).map(|since| since.max(self.answered_at));
-        let since = flush.into_iter().chain(self.oldest(false)).min();
+        let patient = self.oldest(true).map(|since| since.max(self.answered_at));
+        let since = patient.into_iter().chain(self.oldest(false)).min();
         since.map_or(Duration::ZERO, |since| now.saturating_sub(since))
+    }
+}
+
+impl Waits {
+    fn with_flush(&mut self) {
+        if *self == Self::Alone {
+            *self = Self::WithFlush;
+        }
     }
 }
 
@@ -137,14 +174,11 @@ impl Session {
         ask: impl FnOnce(&Device) -> Io<T>,
     ) -> Operation<T> {
         let mut watch = lock(&self.watch);
-        watch.next += 1;
-        let ticket = watch.next;
         if let Some(why) = &watch.end {
             let io = Io::err(BlockError::Unreachable(why.clone()));
-            return Operation { session: self.clone(), ticket, io };
+            return Operation { session: self.clone(), ticket: 0, io };
         }
-        let asked = Asked { since: self.host.now(), is_flush, waker: None };
-        watch.under_way.insert(ticket, asked);
+        let ticket = watch.begin(is_flush, self.host.now());
         drop(watch);
         Operation { session: self.clone(), ticket, io: ask(&self.leg.device) }
     }
@@ -193,7 +227,7 @@ impl Session {
                 Either::Right(Either::Left(())) => {
                     self.look();
                     pause = self.host.sleep(between);
-                    if ping.is_none() && self.awaits_flush(between) {
+                    if ping.is_none() && self.is_patient(between) {
                         let block = self.info.block_size as usize;
                         ping = Some(self.run(|device| device.read(0, Buf::new(block))));
                     }
@@ -213,8 +247,8 @@ impl Session {
         }
     }
 
-    /// A flush is under way for longer than that.
-    fn awaits_flush(&self, longer: Duration) -> bool {
+    /// A flush, or what waits with it, is under way for longer than that.
+    fn is_patient(&self, longer: Duration) -> bool {
         let oldest = lock(&self.watch).oldest(true);
         oldest.is_some_and(|since| self.host.now().saturating_sub(since) > longer)
     }
@@ -223,15 +257,16 @@ impl Session {
         let now = self.host.now();
         let early = self.timeout / LOOKS_PER_TIMEOUT;
         let flush_max = self.timeout * FLUSH_TIMES;
-        let (silence, flushes) = {
+        let (silence, patience) = {
             let watch = lock(&self.watch);
-            let flush = watch.oldest(true).unwrap_or(now);
-            (watch.silence(now), now.saturating_sub(flush))
+            let oldest = watch.oldest(true).unwrap_or(now);
+            (watch.silence(now), now.saturating_sub(oldest))
         };
         let why = if silence > self.timeout - early {
             format!("no answer for {:.1} s", self.timeout.as_secs_f64())
-        } else if flushes > flush_max - early {
-            format!("a flush has not ended within {:.1} s", flush_max.as_secs_f64())
+        } else if patience > flush_max - early {
+            let what = "a flush, or what waits with it, has not ended";
+            format!("{what} within {:.1} s", flush_max.as_secs_f64())
         } else {
             return;
         };
@@ -333,6 +368,8 @@ impl BlockDevice for SessionDevice {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::future::join;
+
     use super::*;
     use crate::backend::MemoryDevice;
     use crate::layer::{Delay, DelayLayer, Delays};
@@ -425,7 +462,8 @@ mod tests {
         let start = tokio::time::Instant::now();
         let flush = session.watched(async { session.flush().await }).await;
         assert!(flush.is_err());
-        assert_eq!(session.why_ended().unwrap(), "a flush has not ended within 3.0 s");
+        let why = session.why_ended().unwrap();
+        assert_eq!(why, "a flush, or what waits with it, has not ended within 3.0 s");
         let took = start.elapsed();
         assert!(took > Duration::from_millis(2600) && took <= Duration::from_secs(3), "{took:?}");
         assert!(session.silence() < Duration::from_millis(300), "{:?}", session.silence());
@@ -438,6 +476,51 @@ mod tests {
         assert!(session.watched(async { session.flush().await }).await.is_err());
         let took = start.elapsed();
         assert!(took > Duration::from_millis(800) && took <= Duration::from_secs(1), "{took:?}");
+    }
+
+    /// A write of 512 zeroes.
+    async fn write(session: &Arc<Session>) -> Result<()> {
+        let data = Buf::zeroed(512).freeze();
+        session.run(|device| device.write(0, data, WriteFlags::NONE)).await
+    }
+
+    /// A leg whose flushes take so long, and whose writes so long, as they do behind a flush.
+    fn writes_and_flushes_in(write_ms: u64, flush_ms: u64) -> Arc<Session> {
+        let fixed = |ms| Delay::Fixed(Duration::from_millis(ms));
+        let (write, flush) = (fixed(write_ms), fixed(flush_ms));
+        let delays = Delays { write, flush, ..Delays::all(fixed(1)) };
+        session(Arc::new(DelayLayer::new(memory(), delays, 1)), 1000)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_behind_a_flush_has_its_time() {
+        for write_first in [false, true] {
+            let session = writes_and_flushes_in(2400, 2000);
+            let flush = async { session.flush().await };
+            let both = async {
+                if write_first {
+                    join(write(&session), flush).await
+                } else {
+                    join(flush, write(&session)).await
+                }
+            };
+            let (one, other) = session.watched(both).await;
+            one.and(other).unwrap();
+            assert_eq!(session.why_ended(), None, "write first: {write_first}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_never_ends_is_not_kept_by_flush_after_flush() {
+        let session = writes_and_flushes_in(1 << 40, 100);
+        let start = tokio::time::Instant::now();
+        let both = async {
+            let flushes = async { while session.flush().await.is_ok() {} };
+            join(write(&session), flushes).await.0
+        };
+        assert!(session.watched(both).await.is_err());
+        let took = start.elapsed();
+        assert!(took > Duration::from_millis(2600) && took <= Duration::from_secs(3), "{took:?}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -453,7 +536,7 @@ mod tests {
             let reads = async {
                 while session.run(|device| device.read(0, Buf::new(512))).await.is_ok() {}
             };
-            futures_util::future::join(written, reads).await.0
+            join(written, reads).await.0
         };
         assert!(session.watched(work).await.is_err());
         assert!(start.elapsed() <= Duration::from_secs(1), "{:?}", start.elapsed());
