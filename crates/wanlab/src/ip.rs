@@ -4,7 +4,7 @@
 use crate::gso::{VNET_HDR_LEN, fold};
 
 /// Both bits of ECN: congestion experienced.
-const CONGESTION_EXPERIENCED: u8 = 3;
+pub(crate) const CONGESTION_EXPERIENCED: u8 = 3;
 
 const IPV4_HEADER_LEN_MIN: usize = 20;
 

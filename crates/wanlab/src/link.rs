@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use crate::burst::Burst;
 use crate::config::{DirectionConfig, ETHERNET_MIN_WIRE_BYTES, ETHERNET_OVERHEAD_BYTES, Queue};
 pub use crate::counters::{ClassCounters, Counters};
+use crate::ip::CONGESTION_EXPERIENCED;
 use crate::jitter::Wander;
 use crate::policer::Bucket;
 use crate::random::SplitMix64;
@@ -30,7 +31,6 @@ const ALL: &str = "all";
 /// The ECN field of a packet (RFC 3168 §5).
 const ECN_BITS: u8 = 3;
 const NOT_ECN_CAPABLE: u8 = 0;
-const CONGESTION_EXPERIENCED: u8 = 3;
 
 /// What the line wants to know of a segment. A number stands for one without marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -149,11 +149,11 @@ impl Settings {
             "delay" => new.delay = Some(EachWay::parse(value, parse_time)?),
             "jitter" => new.jitter = Some(EachWay::parse(value, Jitter::parse)?),
             "loss" => new.loss = Some(EachWay::parse(value, parse_probability)?),
-            "burst" => new.burst = Some(EachWay::parse(value, parse_burst)?),
-            "police" => new.police = Some(EachWay::parse(value, parse_police)?),
+            "burst" => new.burst = Some(EachWay::parse(value, unless("0", GilbertElliott::parse))?),
+            "police" => new.police = Some(EachWay::parse(value, unless("0", Policer::parse))?),
             "queue" => new.queue = Some(EachWay::parse(value, Queue::parse)?),
-            "ecn" => new.ecn = Some(EachWay::parse(value, parse_ecn)?),
-            "classes" => new.classes = Some(EachWay::parse(value, parse_classes)?),
+            "ecn" => new.ecn = Some(EachWay::parse(value, unless("0", Queue::parse))?),
+            "classes" => new.classes = Some(EachWay::parse(value, unless("fifo", Classes::parse))?),
             "node" => new.nodes = node::parse(value)?,
             "seed" => {
                 let seed = value.parse().map_err(|_| SettingError::Seed(value.to_owned()))?;
@@ -261,24 +261,12 @@ fn set<T: Copy>(to: &mut T, from: Option<EachWay<T>>, there: bool) {
     }
 }
 
-/// `0` is none.
-fn parse_burst(input: &str) -> Result<Option<GilbertElliott>, BurstError> {
-    if input == "0" { Ok(None) } else { GilbertElliott::parse(input).map(Some) }
-}
-
-/// `0` is none.
-fn parse_police(input: &str) -> Result<Option<Policer>, PolicerError> {
-    if input == "0" { Ok(None) } else { Policer::parse(input).map(Some) }
-}
-
-/// `0` is none.
-fn parse_ecn(input: &str) -> Result<Option<Queue>, QueueError> {
-    if input == "0" { Ok(None) } else { Queue::parse(input).map(Some) }
-}
-
-/// `fifo` is none.
-fn parse_classes(input: &str) -> Result<Option<Classes>, ClassesError> {
-    if input == "fifo" { Ok(None) } else { Classes::parse(input).map(Some) }
+/// What parses one of a kind, or `none` for none of it.
+fn unless<T, E>(
+    none: &'static str,
+    parse: fn(&str) -> Result<T, E>,
+) -> impl Fn(&str) -> Result<Option<T>, E> {
+    move |input| if input == none { Ok(None) } else { parse(input).map(Some) }
 }
 
 /// In a list of settings, commas stand for the spaces between the three numbers.
