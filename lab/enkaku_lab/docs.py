@@ -94,7 +94,7 @@ def _head(every: list[Curves], made: Made) -> str:
         )
     lines += kept
     if head:
-        enkaku = head["versions"].get("enkaku", "enkaku")
+        enkaku = f"enkaku {head['versions'].get('enkaku', '')}".strip()
         buffers = (
             f"tcp_wmem {head['sysctl'].get('net.ipv4.tcp_wmem')}"
             if head["sysctl"]

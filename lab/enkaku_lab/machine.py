@@ -34,7 +34,7 @@ def facts() -> dict:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "sysctl": {name: sysctl(name) for name in SYSCTLS},
         "commit": commit(),
-        "versions": {"enkaku": _output([str(enkaku.binary()), "-V"]), **_packages()},
+        "versions": {"enkaku": _output([str(enkaku.binary()), "-V"]).removeprefix("enkaku "), **_packages()},
     }
 
 

@@ -120,7 +120,8 @@ def perform(chosen: Sequence[Trace], quick: bool = False, out: Path = FOLDER, fr
         figures.append((trace, f"{trace.name}.svg", sentence or ""))
         say(f"{trace.name}: {sentence or 'drawn'}")
     numbers = story.numbers(seen.values(), segments_of)
-    head = {"figure": NUMBERS, **head_of(seen.values())}
+    said = {trace.name: sentence for trace, _, sentence in figures if sentence}
+    head = {"figure": NUMBERS, **head_of(seen.values()), **said}
     data.write(out / f"{NUMBERS}.csv", head, story.COLUMNS, numbers.rows)
     lines = [HEAD.format(machine=machine.summary(machine.facts()))]
     lines += ["**A quick run:** draw no conclusions from it.\n"] if quick else []
