@@ -40,12 +40,14 @@ from enkaku_lab.bench_rows import (
 from enkaku_lab.foreign import Foreign
 from enkaku_lab.peers import Measurement, Target, Workload
 from enkaku_lab.peers import enkaku, iperf3, libiscsi, limit, qemu, spdk, tgt
-from enkaku_lab.process import LabError, Peer
+from enkaku_lab.process import LabError, Peer, run
 from enkaku_lab.progress import Progress, say
 from enkaku_lab.results import Results, median
 
 FOLDER = OUT / "bench"
 DISK_BYTES = 512 << 20
+DISKS_MAX = 4
+"""At once, and what is left of them in memory."""
 PROBE_COMMANDS_MIN = 256
 """qemu-img counts commands, not seconds: a short probe tells how many fill the time."""
 SESSIONS_READY_S = 4.0
@@ -146,14 +148,14 @@ def measure(wanted: list[Cell], repetitions: int, seconds: int) -> Path:
     results = Results(FOLDER / "results.jsonl", machine.facts())
     with ExitStack() as stack:
         stack.callback(results.close)
-        run = _Runs(stack, {cell.target for cell in wanted})
+        runs = _Runs(stack, {cell.target for cell in wanted})
         for repetition in range(repetitions):
             if rate := neighbours.overwrite_rate():
                 results.add({"repetition": repetition} | _between_processors(rate))
             for cell in wanted:
                 progress.step(cell.name)
                 foreign = Foreign()
-                record = run.cell(cell, seconds)
+                record = runs.cell(cell, seconds)
                 record |= {"foreign": foreign.share(), "repetition": repetition}
                 results.add(record)
         progress.end()
@@ -166,18 +168,20 @@ class _Runs:
     def __init__(self, stack: ExitStack, targets: set[str]):
         self._clients = _clients()
         self._targets: dict[str, Target] = {}
+        disks = stack.enter_context(_memory())
+        say(f"disks in {disks}")
         if "tgt" in targets:
-            disk = stack.enter_context(_disk("tgt"))
+            disk = stack.enter_context(_disk(disks, "tgt"))
             self._targets["tgt"] = stack.enter_context(tgt.serve([disk], FOLDER))
         if targets & {"enkaku", MEMORY}:
-            disk = stack.enter_context(_disk("enkaku"))
+            disk = stack.enter_context(_disk(disks, "enkaku"))
             ours = stack.enter_context(enkaku.serve([disk, f"mem:{DISK_BYTES}"], FOLDER))
             self._targets["enkaku"] = ours
             self._targets[MEMORY] = replace(ours, name=MEMORY)
         if MEMORY in targets:
             enkaku.command("copy", ours.url(0), ours.url(1), "--force")
         if POLLING in targets:
-            disk = stack.enter_context(_disk("poll"))
+            disk = stack.enter_context(_disk(disks, "poll"))
             memory = f"mem:{DISK_BYTES}"
             polling = stack.enter_context(enkaku.serve([memory], FOLDER, options=POLL))
             enkaku.command("copy", disk, polling.url(), "--force")
@@ -230,13 +234,9 @@ def _between_processors(bytes_per_s: float) -> dict:
 
 
 @contextmanager
-def _disk(name: str) -> Iterator[Path]:
-    """A file with data in every block, so that a read is never a hole.
-
-    In memory where there is a file system for that: on a disk's one, 4 KiB writes measure the file
-    system (three quarters of the target's time on ext4), not the targets.
-    """
-    path = _disk_folder() / f"enkaku-bench-{os.getpid()}-{name}.img"
+def _disk(folder: Path, name: str) -> Iterator[Path]:
+    """A file with data in every block, so that a read is never a hole."""
+    path = folder / f"enkaku-bench-{os.getpid()}-{name}.img"
     block = bytes(range(256)) * (1 << 12)
     with path.open("wb") as disk:
         for _ in range(DISK_BYTES // len(block)):
@@ -247,11 +247,32 @@ def _disk(name: str) -> Iterator[Path]:
         path.unlink()
 
 
-def _disk_folder() -> Path:
-    memory = Path("/dev/shm")
-    if memory.is_dir() and shutil.disk_usage(memory).free > 4 * DISK_BYTES:
-        return memory
-    return FOLDER
+@contextmanager
+def _memory() -> Iterator[Path]:
+    """A folder for disks: in memory, with large pages where we may mount it.
+
+    On a disk's file system 4 KiB writes measure the file system (three quarters of the target's
+    time on ext4), not the targets. With pages of 4 KiB the rate of a file depends on which ones it
+    got, by a third between two files of one run, and a tenth of all time goes into one page after
+    the other.
+    """
+    shared, ours = Path("/dev/shm"), FOLDER / "disks"
+    _unmount(ours)  # of a run that was killed
+    ours.mkdir(parents=True, exist_ok=True)
+    how = f"huge=always,size={DISKS_MAX * DISK_BYTES}"
+    mounted = shutil.disk_usage(shared).free > DISKS_MAX * DISK_BYTES if shared.is_dir() else False
+    if mounted:
+        command = ["mount", "-t", "tmpfs", "-o", how, "enkaku-bench", ours]
+        mounted = run(command, check=False).code == 0
+    try:
+        yield ours if mounted or not shared.is_dir() else shared
+    finally:
+        _unmount(ours)
+
+
+def _unmount(folder: Path) -> None:
+    if folder.is_mount():
+        run(["umount", folder])
 
 
 def main(arguments: list[str]) -> None:
