@@ -39,7 +39,7 @@ const SLOWDOWN_ROUNDS: f64 = 20.0;
 /// Finds the pace of a transfer in the background.
 #[derive(Clone, Debug)]
 pub(crate) struct Background {
-    state: State,
+    pub(crate) state: State,
     /// Payload in bytes a second.
     pace: f64,
     /// The most that was carried.
@@ -81,11 +81,6 @@ impl Background {
         let first = rtt_s.filter(|rtt_s| *rtt_s > 0.0).map_or(0.0, |rtt_s| window / rtt_s);
         self.pace = first.max(COMMAND_BYTES);
         self.pace
-    }
-
-    /// What it is doing.
-    pub(crate) fn state(&self) -> State {
-        self.state
     }
 
     /// What is carried tells nothing of how many connections there should be: the path fills, or
@@ -205,7 +200,7 @@ mod tests {
         for queue_ms in [0.0, 1.9, 0.0, 0.0] {
             background.handle(&later(&mut now, queue_ms));
         }
-        assert_ne!(background.state(), State::Startup);
+        assert_ne!(background.state, State::Startup);
         (background, now)
     }
 
@@ -253,7 +248,7 @@ mod tests {
         let slow: Vec<bool> = (0..60)
             .map(|_| {
                 background.handle(&later(&mut now, 0.0));
-                background.state() == State::Slowdown
+                background.state == State::Slowdown
             })
             .collect();
         let times = slow.iter().filter(|slow| **slow).count();

@@ -61,10 +61,13 @@ struct Level {
 }
 
 /// What the count is doing.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Mode {
+    /// Nothing is known of any number.
+    #[default]
+    First,
     /// More are tried; what is known of fewer.
-    Grow { below: Option<Level> },
+    Grow { below: Level },
     /// Fewer are tried; what was full, and the fewest that carried it.
     Down { full: f64, above: u32 },
     /// The number that the arithmetic gave is checked once against what it is to carry.
@@ -74,14 +77,15 @@ enum Mode {
 }
 
 /// Chooses the number of connections.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Count {
-    n: u32,
+    /// The number wanted.
+    pub(crate) n: u32,
     max: u32,
     /// What it may ask for where the peer grants it.
     allowed: u32,
     mode: Mode,
-    why: Why,
+    pub(crate) why: Why,
     /// What one connection carries where the line does not limit, and the line, as measured last.
     per_connection: Option<f64>,
     line: f64,
@@ -103,24 +107,9 @@ pub(crate) struct Count {
 impl Count {
     /// Begins with a number, and asks for no more than another.
     pub(crate) fn new(initial: u32, max: u32) -> Self {
-        let max = max.max(1);
-        Self {
-            n: initial.clamp(1, max),
-            max,
-            allowed: max,
-            mode: Mode::Grow { below: None },
-            why: Why::Measuring,
-            per_connection: None,
-            line: 0.0,
-            open_s: None,
-            least: 1,
-            asked_s: None,
-            refused: None,
-            tried_s: 0.0,
-            pause_s: LATELY_S,
-            rates: VecDeque::new(),
-            watched_s: 0.0,
-        }
+        let (max, pause_s) = (max.max(1), LATELY_S);
+        let n = initial.clamp(1, max);
+        Self { n, max, allowed: max, least: 1, pause_s, ..Self::default() }
     }
 
     /// The number that a round trip asks for before anything is measured, with what the kernel lets
@@ -154,16 +143,6 @@ impl Count {
         }
     }
 
-    /// The number wanted.
-    pub(crate) fn connections(&self) -> u32 {
-        self.n
-    }
-
-    /// Why.
-    pub(crate) fn why(&self) -> Why {
-        self.why
-    }
-
     /// A number is being looked for.
     pub(crate) fn is_searching(&self) -> bool {
         !matches!(self.mode, Mode::Hold { .. })
@@ -171,7 +150,7 @@ impl Count {
 
     /// Searches again from the present number.
     pub(crate) fn restart(&mut self) {
-        self.mode = Mode::Grow { below: None };
+        self.mode = Mode::First;
         (self.refused, self.per_connection, self.line, self.least) = (None, None, 0.0, 1);
         self.measure_anew();
     }
@@ -197,9 +176,7 @@ impl Count {
             return self.restart();
         }
         self.rates.push_back((now.t_s, now.bytes_per_s));
-        while self.rates.front().is_some_and(|(t_s, _)| now.t_s - t_s > 2.0 * LEVEL_S.1) {
-            self.rates.pop_front();
-        }
+        self.rates.retain(|(t_s, _)| now.t_s - t_s <= 2.0 * LEVEL_S.1);
         self.per_connection = self.per_connection.map(|each| now.lasting(each));
         match self.mode {
             Mode::Hold { level, off } => self.watch(now, level, off),
@@ -254,12 +231,11 @@ impl Count {
         let round_trips = if fewer { FULL_ROUNDS } else { SETTLE_ROUND_TRIPS };
         let settled_s = open_s + round_trips * rtt_s(now);
         let noise = self.noise();
-        let first = matches!(self.mode, Mode::Grow { below: None });
-        let most_s = if first { LEVEL_S.0 } else { LEVEL_S.1 };
+        let most_s = if self.mode == Mode::First { LEVEL_S.0 } else { LEVEL_S.1 };
         let span_s = (SAMPLE_S * (noise / LEVEL_NOISE).powi(2)).clamp(LEVEL_S.0, most_s);
         let lately = self.mean(now.t_s - span_s);
         // What a step was to bring is there before all windows have grown.
-        if let Mode::Grow { below: Some(Level { n, carried, .. }) } = self.mode {
+        if let Mode::Grow { below: Level { n, carried, .. } } = self.mode {
             let could = f64::from(self.n) / f64::from(n) - 1.0;
             let lately = self.mean(now.t_s - LEVEL_S.0)?;
             if lately >= carried * (1.0 + GAIN_SHARE * could) && !now.line {
@@ -289,43 +265,40 @@ impl Count {
     /// A level of the search is known.
     fn judge(&mut self, now: &Estimate, carried: f64) {
         let each = carried / f64::from(self.n);
-        let is_full = now.line;
+        let carries = |full: f64| carried >= (2.0 - MARGIN) * full;
         match self.mode {
-            Mode::Grow { below: None } if is_full => self.plateau(carried, now, None, self.n),
-            Mode::Grow { below: None } => {
+            Mode::First if now.line => self.plateau(carried, now, None, self.n),
+            Mode::First => {
                 if let Some(known) = self.per_connection.filter(|known| each < 0.5 * known) {
                     // So few are needed if it is the line that became slower; more were in vain.
                     self.line = self.line.max(known * f64::from(self.n));
                 }
                 self.grow(now, carried);
             }
-            Mode::Grow { below: Some(below) } if now.losses_limit && !is_full => {
-                self.judge_lossy(now, carried, below);
-            }
-            Mode::Grow { below: Some(below) } => {
+            Mode::Grow { below } if now.losses_limit => self.judge_lossy(now, carried, below),
+            Mode::Grow { below } => {
                 let could = f64::from(self.n) / f64::from(below.n) - 1.0;
                 let share = (carried / below.carried - 1.0) / could;
                 if share < MORE - 1.0 {
-                    let each = self.per_connection.take();
-                    self.n_before(below.n, carried, each, now);
-                } else if is_full || share < GAIN_SHARE {
+                    self.n_before(below.n, carried, now);
+                } else if now.line || share < GAIN_SHARE {
                     self.plateau(carried, now, Some(below.each), self.n);
                 } else {
                     self.per_connection = Some(each);
                     self.grow(now, carried);
                 }
             }
-            Mode::Down { full, .. } if carried >= (2.0 - MARGIN) * full && self.n > self.least => {
+            Mode::Down { full, .. } if carries(full) && self.n > self.least => {
                 self.mode = Mode::Down { full, above: self.n };
                 self.go_to(self.n / 2, Why::Fewer);
             }
-            Mode::Down { full, above } if carried < (2.0 - MARGIN) * full => {
+            Mode::Down { full, above } if !carries(full) => {
                 self.per_connection = Some(each);
                 let needed = needed(full, each).clamp(self.n + 1, above);
                 self.mode = Mode::Verify { full };
                 self.go_to(needed, Why::Needed(full, each));
             }
-            Mode::Verify { full } if carried < (2.0 - MARGIN) * full && !is_full => {
+            Mode::Verify { full } if !carries(full) && !now.line => {
                 self.hold(full);
                 self.go_to(needed(full, each).min(2 * self.n), Why::Needed(full, each));
             }
@@ -344,27 +317,22 @@ impl Count {
             self.pause_s = LATELY_S;
             self.grow(now, carried);
         } else {
-            let each = self.per_connection.take();
-            self.n_before(below.n, carried, each, now);
+            self.n_before(below.n, carried, now);
         }
     }
 
     /// Fewer carried as much: the line is full.
-    fn n_before(&mut self, n: u32, full: f64, each: Option<f64>, now: &Estimate) {
-        match each.or(now.per_connection()) {
-            Some(_) => {
-                self.per_connection = each;
-                self.plateau(full, now, each, n);
-            }
-            None if n > self.least => {
-                self.line = full;
-                self.mode = Mode::Down { full, above: n };
-                self.go_to(n / 2, Why::Fewer);
-            }
-            None => {
-                self.hold(full);
-                self.go_to(n, Why::Holds);
-            }
+    fn n_before(&mut self, n: u32, full: f64, now: &Estimate) {
+        let each = self.per_connection;
+        if each.or(now.per_connection()).is_some() {
+            self.plateau(full, now, each, n);
+        } else if n > self.least {
+            self.line = full;
+            self.mode = Mode::Down { full, above: n };
+            self.go_to(n / 2, Why::Fewer);
+        } else {
+            self.hold(full);
+            self.go_to(n, Why::Holds);
         }
     }
 
@@ -396,21 +364,18 @@ impl Count {
         let seen = now.window_bytes.is_some();
         let step = ceil(f64::from(self.n) * if seen { STEPS.1 } else { STEPS.0 });
         let lacks = |line: f64| (line > (1.0 + OTHER_SHARE) * carried).then(|| needed(line, each));
+        let line = now.bandwidth.filter(|_| now.measured).and_then(lacks);
         // What the same path carried a moment ago is worth a jump; the line of a new one bounds a
         // step.
-        let n = match (
-            lacks(self.line),
-            lacks(now.bandwidth.filter(|_| now.measured).unwrap_or(0.0)),
-        ) {
-            (Some(before), _) => before.max(self.n + 1),
-            (None, Some(line)) => step.min(line.max(self.n + 1)),
-            (None, None) => step,
+        let n = match lacks(self.line) {
+            Some(before) => before.max(self.n + 1),
+            None => step.min(line.map_or(step, |line| line.max(self.n + 1))),
         };
         let n = n.min(now.commands.map_or(n, |commands| (commands as u32).max(self.n)));
         if n.min(self.max) <= self.n {
             return self.hold(carried);
         }
-        self.mode = Mode::Grow { below: Some(Level { each, ..below }) };
+        self.mode = Mode::Grow { below: Level { each, ..below } };
         self.line = 0.0;
         self.go_to(n, Why::Limited(now.limits));
     }
@@ -433,16 +398,14 @@ impl Count {
         if now.t_s - self.watched_s < LEVEL_S.1 - SAMPLE_S / 2.0 {
             return;
         }
-        let Some(mean) = self.mean(self.watched_s) else {
-            return;
-        };
+        let Some(mean) = self.mean(self.watched_s) else { return };
         self.watched_s = now.t_s;
         let error = self.noise() * (SAMPLE_S / LEVEL_S.1).sqrt();
         let limit = OTHER_SHARE.max(CHANGED_ERRORS * error);
         let change = mean / level - 1.0;
         let off = match change {
-            change if change < -limit => (off - 1).min(-1),
-            change if change > limit => (off + 1).max(1),
+            _ if change < -limit => (off - 1).min(-1),
+            _ if change > limit => (off + 1).max(1),
             _ => 0,
         };
         // A level follows what is measured as slowly as noise averages out.
@@ -467,9 +430,8 @@ impl Count {
             return self.hold(mean);
         }
         (self.line, self.least) = (if change < 0.0 { level } else { 0.0 }, self.n);
-        self.mode = Mode::Grow { below: None };
-        let before = std::mem::take(&mut self.rates);
-        self.rates = before.into_iter().filter(|(t_s, _)| now.t_s - t_s < LEVEL_S.1).collect();
+        self.mode = Mode::First;
+        self.rates.retain(|(t_s, _)| now.t_s - t_s < LEVEL_S.1);
         self.judge(now, mean);
         if self.is_searching() {
             self.why = Why::Changed(1.0 + change);

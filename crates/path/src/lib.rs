@@ -49,7 +49,6 @@ pub use tcp_info::TcpInfo;
 pub use why::Why;
 
 use count::Count;
-use golden::Golden;
 use memory::Resume;
 use policy::Number;
 use rate::Rate;
@@ -138,23 +137,9 @@ impl Controller {
         Self::with(Number::Count(count), config)
     }
 
-    /// One whose number the user chose, at least one; the pace is found all the same.
-    pub fn fixed(connections: u32, paces: bool) -> Self {
-        let config = Config { paces, ..Config::default() };
-        Self::with(Number::Fixed(connections.max(1)), config)
-    }
-
-    /// One whose number is that of iSCSI-APT's search; the pace is found all the same.
-    pub fn golden(search: GoldenConfig, paces: bool) -> Self {
-        let config = Config { paces, ..Config::default() };
-        Self::with(Number::Golden(Golden::new(search)), config)
-    }
-
+    /// One whose number somebody else may choose; the pace is found all the same.
     fn with(number: Number, config: Config) -> Self {
-        let (model, rate) = match config.background {
-            true => (Model::in_background(), Rate::in_background()),
-            false => (Model::default(), Rate::default()),
-        };
+        let (model, rate) = (Model::new(config.background), Rate::new(config.background));
         let (resume, wishes, sockets) = (Resume::default(), Wishes::default(), Sockets::default());
         Self { config, model, rate, number, resume, wishes, sockets, begun: false }
     }
@@ -177,7 +162,7 @@ impl Controller {
         if let Number::Golden(golden) = &mut self.number {
             golden.handle_sample(sample);
         }
-        let now = *self.model.handle_sample(sample, self.rate.pacing().bytes_per_s);
+        let now = *self.model.handle_sample(sample, self.rate.pacing.bytes_per_s);
         if now.t_s < sample.t_s || sample.t_s.is_nan() {
             return self.orders();
         }
@@ -190,7 +175,7 @@ impl Controller {
         if let Some(carried) = self.resume.handle(&now) {
             self.rate.retreat(carried);
         }
-        self.rate.believe(self.resume.belief());
+        self.rate.belief = self.resume.belief();
         if self.paces() {
             self.rate.handle(&now);
         }
@@ -238,7 +223,7 @@ impl Controller {
         {
             count.first(rtt_s, self.config.window_bytes, known.as_ref());
         }
-        self.rate.believe(self.resume.belief());
+        self.rate.belief = self.resume.belief();
     }
 
     /// What was learnt of this path before; to be told before the first command. In the background
@@ -253,16 +238,15 @@ impl Controller {
     /// and number are what others left. A number of connections that somebody chose tells
     /// nothing of it, and neither does one that is on trial.
     pub fn remembered(&self) -> Option<Remembered> {
-        let Number::Count(count) = &self.number else { return None };
-        if self.config.background {
+        let (Number::Count(count), false) = (&self.number, self.config.background) else {
             return None;
-        }
+        };
         let chosen = self.is_number_chosen();
         let before = self.resume.saved().map_or(0, |saved| saved.connections);
         let connections = match count.is_searching() {
             _ if chosen => 0,
             true => before,
-            false => count.connections(),
+            false => count.n,
         };
         Remembered::of(self.model.estimate(), connections)
     }
@@ -307,14 +291,14 @@ impl Controller {
             connections: self.number.connections(),
             phase: self.number.phase(self.estimate().full),
             why: self.why(),
-            pacing: self.rate.pacing(),
-            state: self.rate.state(),
+            pacing: self.rate.pacing,
+            state: self.rate.state,
             sockets: self.sockets,
         }
     }
 
     fn why(&self) -> Why {
-        let begins = self.rate.state() == State::Startup || !self.resume.is_over();
+        let begins = self.rate.state == State::Startup || !self.resume.is_over();
         match self.resume.saved().zip(self.resume.outcome()).filter(|_| begins) {
             Some((saved, outcome)) => Why::Remembered(saved.bandwidth, outcome),
             None => self.number.why(),
@@ -342,9 +326,9 @@ mod tests {
     #[test]
     fn a_number_that_somebody_else_chooses_has_the_pace_of_one_that_is_found() {
         let mut found = Controller::new(Config::default());
-        let mut fixed = Controller::fixed(4, true);
-        let mut golden = Controller::golden(GoldenConfig::default(), true);
-        let (mut free, mut numbers) = (Controller::fixed(4, false), Vec::new());
+        let mut fixed = PolicyConfig::Fixed(4).build(true);
+        let mut golden = PolicyConfig::Golden(GoldenConfig::default()).build(true);
+        let (mut free, mut numbers) = (PolicyConfig::Fixed(4).build(false), Vec::new());
         for controller in [&mut found, &mut fixed, &mut golden, &mut free] {
             controller.first(Some(0.05), 4);
         }

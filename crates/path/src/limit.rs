@@ -69,18 +69,24 @@ impl Bottleneck {
 
     /// Its name in JSON, metrics and on the command line.
     pub fn as_str(self) -> &'static str {
+        self.words().0
+    }
+
+    fn words(self) -> (&'static str, &'static str) {
         match self {
-            Self::SendBuffer => "send_buffer",
-            Self::ReceiveWindow => "receive_window",
-            Self::CongestionLoss => "congestion_loss",
-            Self::CongestionWindow => "congestion_window",
-            Self::R2t => "r2t",
-            Self::QueueDepth => "queue_depth",
-            Self::Storage => "storage",
-            Self::LineRate => "line_rate",
-            Self::Application => "application",
-            Self::Share => "share",
-            Self::Unknown => "unknown",
+            Self::SendBuffer => ("send_buffer", "the send buffer"),
+            Self::ReceiveWindow => ("receive_window", "the receiver's window"),
+            Self::CongestionLoss => {
+                ("congestion_loss", "losses, which keep the congestion window small")
+            }
+            Self::CongestionWindow => ("congestion_window", "the congestion window"),
+            Self::R2t => ("r2t", "waits for R2Ts"),
+            Self::QueueDepth => ("queue_depth", "the number of commands under way"),
+            Self::Storage => ("storage", "the target's storage"),
+            Self::LineRate => ("line_rate", "the line"),
+            Self::Application => ("application", "the application"),
+            Self::Share => ("share", "the share that it may take"),
+            Self::Unknown => ("unknown", "an unknown cause"),
         }
     }
 }
@@ -88,19 +94,7 @@ impl Bottleneck {
 /// In a sentence: "limited by …".
 impl fmt::Display for Bottleneck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::SendBuffer => "the send buffer",
-            Self::ReceiveWindow => "the receiver's window",
-            Self::CongestionLoss => "losses, which keep the congestion window small",
-            Self::CongestionWindow => "the congestion window",
-            Self::R2t => "waits for R2Ts",
-            Self::QueueDepth => "the number of commands under way",
-            Self::Storage => "the target's storage",
-            Self::LineRate => "the line",
-            Self::Application => "the application",
-            Self::Share => "the share that it may take",
-            Self::Unknown => "an unknown cause",
-        })
+        f.write_str(self.words().1)
     }
 }
 
@@ -179,11 +173,9 @@ impl Signs {
         let fills = |limit: f64| self.fills(limit) && limit < self.cwnd_bytes;
         let window = counts(window_share, fills(self.send_window_bytes));
         let buffer = counts(buffer_share, fills(self.in_flight_bytes + self.not_sent_bytes));
-        match (buffer, window) {
-            (true, true) if window_share > buffer_share => Some(Bottleneck::ReceiveWindow),
-            (true, _) => Some(Bottleneck::SendBuffer),
-            (_, true) => Some(Bottleneck::ReceiveWindow),
-            _ => None,
+        match window && (!buffer || window_share > buffer_share) {
+            true => Some(Bottleneck::ReceiveWindow),
+            false => buffer.then_some(Bottleneck::SendBuffer),
         }
     }
 
@@ -200,8 +192,19 @@ impl Signs {
         }
     }
 
+    /// What limits: what the kernel counted; else what data wait for, if there are enough of them;
+    /// else `idle`. To the kernel a flow is limited by the application whenever a buffer or the
+    /// receiver's window holds it up, so those come first.
+    pub(crate) fn limit(&self, enough: bool, idle: Bottleneck) -> Bottleneck {
+        match self.counted() {
+            Some(counted) => counted,
+            None if enough && !self.silent && !self.app_limited => self.waiting(),
+            None => idle,
+        }
+    }
+
     /// What limits a transfer that has enough to send, where the kernel has not counted it.
-    pub fn waiting(&self) -> Bottleneck {
+    fn waiting(&self) -> Bottleneck {
         let waits = self.not_sent_bytes > 0.0 || self.fills(self.cwnd_bytes);
         if !self.queued && self.fills(self.send_window_bytes) {
             return Bottleneck::ReceiveWindow;
@@ -228,7 +231,7 @@ pub fn is_lossy_path(tcp: &Tcp) -> bool {
 
 /// A buffer at one of the ends held the sender up most of the time, or its window is full; `field`
 /// reads what is known of the connection, or of the typical one.
-pub fn is_short_of_buffer(field: impl Fn(fn(&Tcp) -> Option<f64>) -> Option<f64>) -> bool {
+pub(crate) fn is_short_of_buffer(field: impl Fn(fn(&Tcp) -> Option<f64>) -> Option<f64>) -> bool {
     let mostly = |share: Option<f64>| share.is_some_and(|share| share >= MOSTLY);
     let full = field(|tcp| tcp.in_flight_bytes).zip(field(|tcp| tcp.peer_window_bytes));
     let queue = field(|tcp| tcp.rtt_us).zip(field(|tcp| tcp.min_rtt_us));
@@ -242,14 +245,7 @@ pub fn is_short_of_buffer(field: impl Fn(fn(&Tcp) -> Option<f64>) -> Option<f64>
 pub fn of_connection(connection: &Connection) -> Bottleneck {
     let tcp = &connection.tcp;
     let bbr = tcp.congestion_control == Some(CongestionControl::Bbr);
-    let signs = Signs::of(|field| field(tcp), bbr);
-    if let Some(counted) = signs.counted() {
-        return counted;
-    }
-    match signs.silent || signs.app_limited {
-        true => Bottleneck::Application,
-        false => signs.waiting(),
-    }
+    Signs::of(|field| field(tcp), bbr).limit(true, Bottleneck::Application)
 }
 
 #[cfg(test)]

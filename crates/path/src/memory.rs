@@ -275,7 +275,7 @@ mod tests {
         let first = |known: Option<Remembered>| {
             let mut count = crate::Count::new(4, 64);
             count.first(0.1, 3e6, known.as_ref());
-            count.connections()
+            count.n
         };
         assert_eq!(first(Some(slow)), first(None));
         assert!(first(Some(Remembered { measured: true, ..slow })) < first(None));

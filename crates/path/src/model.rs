@@ -17,7 +17,9 @@
 use super::law::Law;
 use super::limit::{Bottleneck, MOSTLY, Signs, is_queued};
 use super::recent::{Interval, Minima, Recent};
-use super::tcp::{CongestionControl, ERROR_SHARE, MORE, OTHER_SHARE, SAMPLE_S, Sample, Tcp};
+use super::tcp::{
+    CongestionControl, Connection, ERROR_SHARE, MORE, OTHER_SHARE, SAMPLE_S, Sample, Tcp,
+};
 
 /// The mean of round trips that jitter lies so many mean deviations above the shortest: exact where
 /// they are spread evenly, less where they have a tail.
@@ -149,50 +151,31 @@ struct Draining {
 }
 
 /// Learns what a path is like.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Model {
     recent: Recent,
     last: Estimate,
-    /// Shortest round trip ever, and what of the round trip no lower pace has emptied since.
-    least_s: f64,
+    /// What of the round trip no lower pace has emptied; when that is asked again, and the pause
+    /// before.
     stays_s: f64,
-    ask_at_s: f64,
-    ask_after_s: f64,
+    ask_at_s: Option<f64>,
+    pause_s: f64,
     draining: Option<Draining>,
     saturated_since_s: Option<f64>,
     /// A queue or losses have shown for the first time.
     shown_s: Option<f64>,
     /// The bandwidth when the line was saturated last.
-    found: f64,
+    found: Option<f64>,
     outstanding: Option<f64>,
     /// In the background, where every queue is somebody's: the base delay of the last minutes.
     base: Option<Minima>,
 }
 
-impl Default for Model {
-    fn default() -> Self {
-        Self {
-            recent: Recent::default(),
-            last: Estimate::default(),
-            least_s: f64::INFINITY,
-            stays_s: 0.0,
-            ask_at_s: f64::INFINITY,
-            ask_after_s: ASK_AGAIN_S.0,
-            draining: None,
-            saturated_since_s: None,
-            shown_s: None,
-            found: f64::INFINITY,
-            outstanding: None,
-            base: None,
-        }
-    }
-}
-
 impl Model {
-    /// The model of a transfer that takes what others leave: what stands above the shortest round
-    /// trip of the last minutes is a queue, whoever fills it.
-    pub fn in_background() -> Self {
-        Self { base: Some(Minima::default()), ..Self::default() }
+    /// One that has seen nothing. To a transfer in the background, which takes what others leave,
+    /// what stands above the shortest round trip of the last minutes is a queue, whoever fills it.
+    pub(crate) fn new(background: bool) -> Self {
+        Self { base: background.then(Minima::default), ..Self::default() }
     }
 
     /// The estimate as of the last sample.
@@ -213,7 +196,11 @@ impl Model {
         now.bytes_per_s = sample.bytes_per_s;
         let rtt_s = sample.typical(|tcp| tcp.rtt_us).map(|us| us / 1e6);
         self.note_round_trip(sample, rtt_s, &mut now);
-        now.full = self.is_full(sample, &now);
+        let uses_bbr =
+            |one: &Connection| one.tcp.congestion_control == Some(CongestionControl::Bbr);
+        let bbr = sample.connections.iter().any(uses_bbr);
+        let signs = Signs::of(|field| sample.typical(field), bbr);
+        now.full = self.is_full(sample, &signs, &now);
         now.held = sample.held_share >= OTHER_SHARE;
         let retransmits = sample.retransmits().unwrap_or(0.0);
         let (t_s, bytes_per_s, full) = (now.t_s, now.bytes_per_s, now.full);
@@ -227,16 +214,22 @@ impl Model {
         now.lossy = now.loss > LOSS_SHARE;
         self.note_bandwidth(pace, sample.held_share >= FULL_SHARE, &mut now);
         self.note_draining(dt_s, pace, &mut now);
-        now.window_bytes = sample.typical(window_bytes).filter(|bytes| *bytes > 0.0);
-        let held = is_held(sample, pace, &now);
+        let windows = |tcp: &Tcp| [tcp.cwnd_bytes, tcp.peer_window_bytes];
+        let least = |tcp: &Tcp| windows(tcp).into_iter().flatten().reduce(f64::min);
+        now.window_bytes = sample.typical(least).filter(|bytes| *bytes > 0.0);
+        // Commands are held at the pace that the line was found to carry.
+        let used = pace.is_some_and(|pace| now.carried >= FULL_SHARE * pace);
+        let held = sample.held_share >= MOSTLY && used && now.measured;
         now.line = held || now.saturated;
         now.loss_lately = self.recent.loss(t_s - now.span_s());
         let since_s = t_s - 2.0 * now.span_s();
         let unexplained = self.loses_without_queue(since_s);
-        now.losses_limit =
-            now.full && !now.line && !uses_bbr(sample) && !is_busy_elsewhere(sample) && unexplained;
+        // Losses are not what limits BBR, or who waits for data, the receiver or a buffer.
+        let other = bbr || signs.silent || signs.app_limited || signs.counted().is_some();
+        now.losses_limit = now.full && !now.line && !other && unexplained;
         now.each_most = unexplained.then(|| self.each_most(sample, since_s)).flatten();
-        now.limits = limits(sample, held, &now);
+        let asks = sample.outstanding_bytes.is_some_and(|bytes| bytes > 0.0);
+        now.limits = if held { Bottleneck::LineRate } else { limits(signs, asks, &now) };
         self.last = now;
         &self.last
     }
@@ -247,35 +240,31 @@ impl Model {
         let jitter_us = sample.typical(|tcp| tcp.rtt_var_us).unwrap_or(0.0);
         let least_us = sample.typical(|tcp| tcp.min_rtt_us);
         let least_s = least_us.map(|us| (us + JITTER_DEVIATIONS * jitter_us) / 1e6);
-        let seen_s = least_s.into_iter().chain(rtt_s).fold(f64::INFINITY, f64::min);
-        self.least_s = match &mut self.base {
+        let seen_s = least_s.into_iter().chain(rtt_s).reduce(f64::min);
+        now.least_rtt_s = match &mut self.base {
             Some(base) => base.note(sample.t_s, seen_s),
-            None => self.least_s.min(seen_s),
+            None => now.least_rtt_s.into_iter().chain(seen_s).reduce(f64::min),
         };
-        if now.t_s >= self.ask_at_s {
-            (self.stays_s, self.ask_at_s) = (0.0, f64::INFINITY);
-            now.shared = false;
+        if self.ask_at_s.take_if(|at_s| now.t_s >= *at_s).is_some() {
+            (self.stays_s, now.shared) = (0.0, false);
         }
-        if self.least_s.is_finite() {
-            now.rtt_s = Some(self.least_s + self.stays_s);
-            now.least_rtt_s = Some(self.least_s);
-            let least_s = (TARGET_SHARE * self.least_s).clamp(TARGET_S.0, TARGET_S.1);
-            let jitter_s = TARGET_JITTERS * self.recent.jitter_s(now.t_s - LATELY_S);
-            let least_s = if self.base.is_some() { TARGET_S.0 } else { least_s };
-            now.queue_target_s = (least_s + jitter_s).min(1.5 * TARGET_S.1);
-        }
+        let Some(least_s) = now.least_rtt_s else { return };
+        now.rtt_s = Some(least_s + self.stays_s);
+        let most_s = if self.base.is_some() { TARGET_S.0 } else { TARGET_S.1 };
+        let target_s = (TARGET_SHARE * least_s).clamp(TARGET_S.0, most_s);
+        let jitter_s = TARGET_JITTERS * self.recent.jitter_s(now.t_s - LATELY_S);
+        now.queue_target_s = (target_s + jitter_s).min(1.5 * TARGET_S.1);
     }
 
     /// The sender had enough to fill the line: commands waited for the pace, or enough of them were
     /// under way (Little's law); where neither is known, the kernel decides.
-    fn is_full(&mut self, sample: &Sample, now: &Estimate) -> bool {
+    fn is_full(&mut self, sample: &Sample, signs: &Signs, now: &Estimate) -> bool {
         let before = std::mem::replace(&mut self.outstanding, sample.outstanding_bytes);
         let under_way = sample.outstanding_bytes.map(|now| before.map_or(now, |old| old.min(now)));
         let believed = now.bandwidth.unwrap_or(0.0).max(now.bytes_per_s);
         let holds = |bytes: f64| bytes >= FULL_SHARE * believed * now.rtt_s.unwrap_or(0.0);
         sample.held_share >= FULL_SHARE
-            || now.bytes_per_s.max(now.carried) > 0.0
-                && under_way.map_or_else(|| !signs(sample).app_limited, holds)
+            || now.bytes_per_s.max(now.carried) > 0.0 && under_way.map_or(!signs.app_limited, holds)
     }
 
     fn note_queue(&mut self, rtt_s: Option<f64>, now: &mut Estimate) {
@@ -289,8 +278,8 @@ impl Model {
         // A shorter way, or jitter that has ended: what stays is not more than what was there
         // lately.
         let lately = self.recent.since(now.t_s - LATELY_S).filter_map(|one| one.rtt_s);
-        if let Some(most_s) = lately.reduce(f64::max) {
-            self.stays_s = self.stays_s.min((most_s - self.least_s).max(0.0));
+        if let Some((most_s, least_s)) = lately.reduce(f64::max).zip(now.least_rtt_s) {
+            self.stays_s = self.stays_s.min((most_s - least_s).max(0.0));
         }
     }
 
@@ -354,10 +343,10 @@ impl Model {
         let bandwidth = measured.unwrap_or(known.max(seen));
         now.bandwidth = Some(bandwidth);
         if now.saturated {
-            self.found = bandwidth;
-        } else if bandwidth > MORE * self.found {
+            self.found = Some(bandwidth);
+        } else if self.found.take_if(|found| bandwidth > MORE * *found).is_some() {
             // More was carried, and nothing stood: what was measured was not the line.
-            (now.measured, self.shown_s, self.found) = (false, None, f64::INFINITY);
+            (now.measured, self.shown_s) = (false, None);
         }
     }
 
@@ -397,12 +386,10 @@ impl Model {
         if is_other || now.queue_s < draining.queue_s / 2.0 {
             *draining = begin;
         }
-        if now.full {
-            let less = 1.0 - ERROR_SHARE - pace / draining.bandwidth;
-            draining.drained_s += less.max(0.0) * dt_s;
-        }
-        // What is sent now empties the queue a round trip later.
-        let seen_s = draining.drained_s - less_pending(now, pace, draining.bandwidth);
+        let less = (1.0 - ERROR_SHARE - pace / draining.bandwidth).max(0.0);
+        draining.drained_s += if now.full { less * dt_s } else { 0.0 };
+        // What was sent less in the last round cannot show yet.
+        let seen_s = draining.drained_s - less * now.round_s();
         if seen_s <= DRAINED_S.min(1.5 * draining.queue_s) {
             return;
         }
@@ -415,66 +402,20 @@ impl Model {
             self.stays_s += now.queue_s;
             (self.draining, self.saturated_since_s) = (None, None);
             // A longer way or jitter loses nothing; what others fill runs over, and is there again.
-            let loses = self.recent.loss(now.t_s - LATELY_S) > 0.0;
-            now.shared = loses && self.ask_after_s > ASK_AGAIN_S.0;
-            self.ask_at_s = now.t_s + self.ask_after_s;
-            self.ask_after_s = (2.0 * self.ask_after_s).min(ASK_AGAIN_S.1);
-            now.rtt_s = Some(self.least_s + self.stays_s);
+            now.shared = self.recent.loss(now.t_s - LATELY_S) > 0.0 && self.pause_s > 0.0;
+            self.pause_s = (2.0 * self.pause_s).clamp(ASK_AGAIN_S.0, ASK_AGAIN_S.1);
+            self.ask_at_s = Some(now.t_s + self.pause_s);
+            now.rtt_s = now.least_rtt_s.map(|least_s| least_s + self.stays_s);
             (now.queue_s, now.queue_now_s, now.saturated) = (0.0, 0.0, false);
         }
     }
 }
 
-/// What was sent less in the last round, and cannot show yet.
-fn less_pending(now: &Estimate, pace: f64, bandwidth: f64) -> f64 {
-    (1.0 - ERROR_SHARE - pace / bandwidth).max(0.0) * now.round_s()
-}
-
-/// What a connection may have under way.
-fn window_bytes(tcp: &Tcp) -> Option<f64> {
-    [tcp.cwnd_bytes, tcp.peer_window_bytes].into_iter().flatten().reduce(f64::min)
-}
-
-/// Commands are held at the pace that the line was found to carry.
-fn is_held(sample: &Sample, pace: Option<f64>, now: &Estimate) -> bool {
-    let used = pace.is_some_and(|pace| now.carried >= FULL_SHARE * pace);
-    sample.held_share >= MOSTLY && used && now.measured
-}
-
-/// The typical connection waits for something else than its congestion window: what is to be sent,
-/// the receiver, or a buffer.
-fn is_busy_elsewhere(sample: &Sample) -> bool {
-    let signs = signs(sample);
-    signs.silent || signs.counted().is_some() || signs.app_limited
-}
-
-/// Losses are not what limits BBR.
-fn uses_bbr(sample: &Sample) -> bool {
-    let bbr = Some(CongestionControl::Bbr);
-    sample.connections.iter().any(|one| one.tcp.congestion_control == bbr)
-}
-
-fn signs(sample: &Sample) -> Signs {
-    Signs::of(|field| sample.typical(field), uses_bbr(sample))
-}
-
-/// The name of what limits the typical connection of a sample; `held` says that commands wait for
-/// the line.
-fn limits(sample: &Sample, held: bool, now: &Estimate) -> Bottleneck {
-    if held {
-        return Bottleneck::LineRate;
-    }
+/// The name of what limits the typical connection where no commands wait for the line; `asks` says
+/// that commands are under way.
+fn limits(signs: Signs, asks: bool, now: &Estimate) -> Bottleneck {
     let queue_us = now.rtt_s.map(|empty_s| (1e6 * (empty_s + now.queue_s), 1e6 * empty_s));
     let queued = queue_us.is_some_and(|(rtt_us, empty_us)| is_queued(rtt_us, empty_us));
-    let signs = Signs { queued, loss: now.loss_lately, ..signs(sample) };
-    // A flow is "application limited" to the kernel whenever its send buffer or the receiver's
-    // window holds it up, so those come first.
-    if let Some(counted) = signs.counted() {
-        return counted;
-    }
-    if signs.silent || !now.full || signs.app_limited {
-        let asks = sample.outstanding_bytes.is_some_and(|bytes| bytes > 0.0);
-        return if asks { Bottleneck::QueueDepth } else { Bottleneck::Application };
-    }
-    signs.waiting()
+    let idle = if asks { Bottleneck::QueueDepth } else { Bottleneck::Application };
+    Signs { queued, loss: now.loss_lately, ..signs }.limit(now.full, idle)
 }

@@ -40,31 +40,32 @@ impl PolicyConfig {
 
     /// A controller that has seen nothing yet; `paces` says whether it may find a pace.
     pub fn build(self, paces: bool) -> Controller {
-        match self {
-            Self::Fixed(connections) => Controller::fixed(connections, paces),
-            Self::Golden(config) => Controller::golden(config, paces),
+        let number = match self {
+            Self::Fixed(connections) => Number::Fixed(connections.max(1)),
+            Self::Golden(config) => Number::Golden(Golden::new(config)),
             Self::Adaptive(config) => {
                 let paces = config.paces && paces;
-                Controller::new(Config { paces, ..config })
+                return Controller::new(Config { paces, ..config });
             }
-        }
+        };
+        Controller::with(number, Config { paces, ..Config::default() })
     }
 
     /// The number that it begins with.
     pub fn connections_initial(&self) -> u32 {
-        match self {
-            Self::Fixed(connections) => *connections,
-            Self::Golden(config) => config.connections_initial,
-            Self::Adaptive(config) => config.connections_initial,
-        }
+        self.first_and_most().0
     }
 
     /// The most connections that it may ask for.
     pub fn connections_most(&self) -> u32 {
+        self.first_and_most().1
+    }
+
+    fn first_and_most(&self) -> (u32, u32) {
         match self {
-            Self::Fixed(connections) => *connections,
-            Self::Golden(config) => config.connections_max,
-            Self::Adaptive(config) => config.connections_max,
+            Self::Fixed(connections) => (*connections, *connections),
+            Self::Golden(config) => (config.connections_initial, config.connections_max),
+            Self::Adaptive(config) => (config.connections_initial, config.connections_max),
         }
     }
 
@@ -150,7 +151,7 @@ pub(crate) enum Number {
 impl Number {
     pub(crate) fn connections(&self) -> u32 {
         match self {
-            Self::Count(count) => count.connections(),
+            Self::Count(count) => count.n,
             Self::Golden(golden) => golden.connections(),
             Self::Fixed(connections) => *connections,
         }
@@ -158,7 +159,7 @@ impl Number {
 
     pub(crate) fn why(&self) -> Why {
         match self {
-            Self::Count(count) => count.why(),
+            Self::Count(count) => count.why,
             Self::Golden(golden) => golden.why(),
             Self::Fixed(_) => Why::Chosen,
         }

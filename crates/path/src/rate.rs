@@ -85,8 +85,9 @@ pub struct Pacing {
 /// Finds the pace.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rate {
-    state: State,
-    pacing: Pacing,
+    pub(crate) state: State,
+    /// What may go now.
+    pub(crate) pacing: Pacing,
     begun: bool,
     /// Losses have shown in startup: the line runs over.
     near: bool,
@@ -101,16 +102,17 @@ pub(crate) struct Rate {
     round_ends_s: f64,
     /// What is added to the bandwidth, as a part of it.
     step: f64,
-    /// What the line is believed to carry.
-    belief: Option<f64>,
+    /// What the line of a path that fills is believed to carry, in bytes a second
+    /// ([`super::memory`]).
+    pub(crate) belief: Option<f64>,
     /// The law of a transfer in the background, in place of all that.
     background: Option<Background>,
 }
 
 impl Rate {
-    /// The rate of a transfer that takes what others leave.
-    pub(crate) fn in_background() -> Self {
-        Self { background: Some(Background::default()), ..Self::default() }
+    /// One that has seen nothing, of a transfer that may be one that takes what others leave.
+    pub(crate) fn new(background: bool) -> Self {
+        Self { background: background.then(Background::default), ..Self::default() }
     }
 
     /// What is carried now tells nothing of a level: the path fills, or others are let go first.
@@ -122,29 +124,13 @@ impl Rate {
     pub(crate) fn first(&mut self, rtt_s: Option<f64>, connections: u32) {
         if let Some(background) = &mut self.background {
             self.pacing.bytes_per_s = Some(background.first(rtt_s));
-            self.state = background.state();
+            self.state = background.state;
             return;
         }
         self.pacing = match rtt_s.filter(|rtt_s| *rtt_s >= SHORT_RTT_S) {
             Some(rtt_s) => self.startup(rtt_s, connections, 0.0),
             None => Pacing::default(),
         };
-    }
-
-    /// What the rate is doing.
-    pub(crate) fn state(&self) -> State {
-        self.state
-    }
-
-    /// What may go now.
-    pub(crate) fn pacing(&self) -> Pacing {
-        self.pacing
-    }
-
-    /// What the line of a path that fills is believed to carry, in bytes a second
-    /// ([`super::memory`]).
-    pub(crate) fn believe(&mut self, bytes_per_s: Option<f64>) {
-        self.belief = bytes_per_s;
     }
 
     /// The path was filled with too much: goes on from this rate, carefully.
@@ -156,7 +142,7 @@ impl Rate {
     pub(crate) fn handle(&mut self, now: &Estimate) {
         if let Some(background) = &mut self.background {
             self.pacing.bytes_per_s = Some(background.handle(now));
-            self.state = background.state();
+            self.state = background.state;
             return;
         }
         let Some(rtt_s) = now.rtt_s.filter(|rtt_s| *rtt_s >= SHORT_RTT_S) else {

@@ -32,16 +32,16 @@ const MINIMA: (usize, f64) = (10, 60.0);
 pub(crate) struct Minima(VecDeque<(f64, f64)>);
 
 impl Minima {
-    /// Adds a value and answers the least; infinite without one.
-    pub(crate) fn note(&mut self, t_s: f64, value: f64) -> f64 {
+    /// Adds a value, if there is one, and answers the least.
+    pub(crate) fn note(&mut self, t_s: f64, value: Option<f64>) -> Option<f64> {
         match self.0.back_mut().filter(|(began_s, _)| t_s - *began_s < MINIMA.1) {
-            Some((_, least)) => *least = least.min(value),
-            None => self.0.push_back((t_s, value)),
+            Some((_, least)) => *least = value.map_or(*least, |value| least.min(value)),
+            None => self.0.extend(value.map(|value| (t_s, value))),
         }
         if self.0.len() > MINIMA.0 {
             self.0.pop_front();
         }
-        self.0.iter().map(|(_, least)| *least).fold(f64::INFINITY, f64::min)
+        self.0.iter().map(|(_, least)| *least).reduce(f64::min)
     }
 }
 

@@ -34,11 +34,6 @@ impl Losses {
         self.0 = (self.0 << 1 | u32::from(lossy)) & ((1 << LOSSY_SLOTS.1) - 1);
         self.0.count_ones() >= LOSSY_SLOTS.0
     }
-
-    /// Begins anew.
-    pub fn clear(&mut self) {
-        self.0 = 0;
-    }
 }
 
 /// Remembers what was lost lately.
@@ -54,21 +49,16 @@ pub(crate) struct Wishes {
 impl Wishes {
     /// Takes a sample and what is known by it.
     pub(crate) fn handle(&mut self, sample: &Sample, now: &Estimate, config: &Config) -> Sockets {
-        if !now.full || now.line {
-            return Sockets {
-                congestion_control: self.control(sample, config),
-                ..Sockets::default()
-            };
+        let mut buffer_bytes = None;
+        if now.full && !now.line {
+            self.lossy |= sample.connections.iter().any(|one| limit::is_lossy_path(&one.tcp));
+            if now.t_s >= self.slot_ends_s {
+                self.bears |= self.losses.note(self.lossy);
+                (self.lossy, self.slot_ends_s) = (false, now.t_s + LOSSY_SLOT.as_secs_f64());
+            }
+            buffer_bytes = buffer_wanted(sample, config.socket_buffer_bytes_max);
         }
-        self.lossy |= sample.connections.iter().any(|one| limit::is_lossy_path(&one.tcp));
-        if now.t_s >= self.slot_ends_s {
-            self.bears |= self.losses.note(self.lossy);
-            (self.lossy, self.slot_ends_s) = (false, now.t_s + LOSSY_SLOT.as_secs_f64());
-        }
-        Sockets {
-            buffer_bytes: buffer_wanted(sample, config.socket_buffer_bytes_max),
-            congestion_control: self.control(sample, config),
-        }
+        Sockets { buffer_bytes, congestion_control: self.control(sample, config) }
     }
 
     fn control(&self, sample: &Sample, config: &Config) -> Option<CongestionControl> {

@@ -70,143 +70,109 @@ impl Serialize for TcpState {
     }
 }
 
-/// What the kernel counts of a connection (`struct tcp_info`). Counters run from its beginning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct TcpInfo {
+/// The fields, each with its type, and how and where it is read.
+macro_rules! fields {
+    ($($(#[$about:meta])* $name:ident: $type:ty = $read:ident $at:literal,)*) => {
+        /// What the kernel counts of a connection (`struct tcp_info`). Counters run from its
+        /// beginning.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+        pub struct TcpInfo {
+            $($(#[$about])* pub $name: $type,)*
+        }
+
+        impl TcpInfo {
+            /// Reads what there is; `None` if it is shorter than any kernel's of the last twenty
+            /// years.
+            pub fn parse(bytes: &[u8]) -> Option<Self> {
+                (bytes.len() >= BYTES_MIN).then(|| Self { $($name: $read(bytes, $at),)* })
+            }
+        }
+    };
+}
+
+fields! {
     /// Its state. JSON leaves it out: a sample of a socket has one of its own.
     #[serde(skip)]
-    pub state: TcpState,
+    state: TcpState = state 0,
     /// The congestion state: 0 open, 1 disorder, 2 CWR, 3 recovery, 4 loss.
-    pub ca_state: u8,
+    ca_state: u8 = byte 1,
     /// Retransmission timeouts in a row of the oldest segment.
-    pub retransmits: u8,
+    retransmits: u8 = byte 2,
     /// The rate sample in `delivery_rate_bytes_per_s` was limited by the application.
-    pub app_limited: bool,
+    app_limited: bool = bit 7,
     /// Retransmission timeout.
-    pub rto_us: u32,
+    rto_us: u32 = word 8,
     /// Largest segment that is sent.
-    pub mss_bytes: u32,
+    mss_bytes: u32 = word 16,
     /// Largest segment that has been received, as estimated.
-    pub receive_mss_bytes: u32,
+    receive_mss_bytes: u32 = word 20,
     /// Segments in flight.
-    pub unacked_segments: u32,
+    unacked_segments: u32 = word 24,
     /// Of these, acknowledged selectively.
-    pub sacked_segments: u32,
+    sacked_segments: u32 = word 28,
     /// Of these, taken for lost.
-    pub lost_segments: u32,
+    lost_segments: u32 = word 32,
     /// Of these, sent again and not yet acknowledged.
-    pub retrans_segments: u32,
+    retrans_segments: u32 = word 36,
     /// Since data were last sent; the kernel's clock has a resolution of 1–10 ms.
-    pub last_data_sent_ms: u32,
+    last_data_sent_ms: u32 = word 44,
     /// Since data were last received.
-    pub last_data_received_ms: u32,
+    last_data_received_ms: u32 = word 52,
     /// Path MTU.
-    pub path_mtu_bytes: u32,
+    path_mtu_bytes: u32 = word 60,
     /// Smoothed round-trip time.
-    pub rtt_us: u32,
+    rtt_us: u32 = word 68,
     /// Its mean deviation.
-    pub rtt_var_us: u32,
+    rtt_var_us: u32 = word 72,
     /// Slow-start threshold; `u32::MAX >> 1` is none.
-    pub ssthresh_segments: u32,
+    ssthresh_segments: u32 = word 76,
     /// Congestion window.
-    pub cwnd_segments: u32,
+    cwnd_segments: u32 = word 80,
     /// Distance of reordering that is tolerated.
-    pub reordering_segments: u32,
+    reordering_segments: u32 = word 88,
     /// Round-trip time as a receiver estimates it; 0 is unknown.
-    pub receive_rtt_us: u32,
+    receive_rtt_us: u32 = word 92,
     /// What the application has read in one round trip, which buffer tuning follows.
-    pub receive_space_bytes: u32,
+    receive_space_bytes: u32 = word 96,
     /// Retransmissions.
-    pub total_retrans_segments: u32,
+    total_retrans_segments: u32 = word 100,
     /// Rate at which segments are paced out; `u64::MAX` is unlimited.
-    pub pacing_rate_bytes_per_s: Option<u64>,
+    pacing_rate_bytes_per_s: Option<u64> = u64_at 104,
     /// Payload acknowledged by the other end.
-    pub acked_bytes: Option<u64>,
+    acked_bytes: Option<u64> = u64_at 120,
     /// Payload received in order.
-    pub received_bytes: Option<u64>,
+    received_bytes: Option<u64> = u64_at 128,
     /// Written by the application and not sent for the first time yet.
-    pub not_sent_bytes: Option<u32>,
+    not_sent_bytes: Option<u32> = u32_at 144,
     /// Smallest round-trip time of the last minutes; `u32::MAX` is none yet.
-    pub min_rtt_us: Option<u32>,
+    min_rtt_us: Option<u32> = u32_at 148,
     /// Segments with payload received.
-    pub data_segments_in: Option<u32>,
+    data_segments_in: Option<u32> = u32_at 152,
     /// Segments with payload sent, repetitions included.
-    pub data_segments_out: Option<u32>,
+    data_segments_out: Option<u32> = u32_at 156,
     /// The latest sample of the rate at which data arrive at the other end.
-    pub delivery_rate_bytes_per_s: Option<u64>,
+    delivery_rate_bytes_per_s: Option<u64> = u64_at 160,
     /// Time with data to send or in flight.
-    pub busy_us: Option<u64>,
+    busy_us: Option<u64> = u64_at 168,
     /// Of it, time in which the window of the receiver was full.
-    pub rwnd_limited_us: Option<u64>,
+    rwnd_limited_us: Option<u64> = u64_at 176,
     /// Of it, time in which the application waited for room in the send buffer.
-    pub sndbuf_limited_us: Option<u64>,
+    sndbuf_limited_us: Option<u64> = u64_at 184,
     /// Payload sent, repetitions included.
-    pub sent_bytes: Option<u64>,
+    sent_bytes: Option<u64> = u64_at 200,
     /// Payload sent again.
-    pub retrans_bytes: Option<u64>,
+    retrans_bytes: Option<u64> = u64_at 208,
     /// Reordering that was noticed.
-    pub reorder_seen: Option<u32>,
+    reorder_seen: Option<u32> = u32_at 220,
     /// Segments received out of order.
-    pub received_out_of_order_segments: Option<u32>,
+    received_out_of_order_segments: Option<u32> = u32_at 224,
     /// The window that the other end announces.
-    pub send_window_bytes: Option<u32>,
+    send_window_bytes: Option<u32> = u32_at 228,
     /// The window announced to the other end.
-    pub receive_window_bytes: Option<u32>,
+    receive_window_bytes: Option<u32> = window 232,
 }
 
 impl TcpInfo {
-    /// Reads what there is; `None` if it is shorter than any kernel's of the last twenty years.
-    pub fn parse(bytes: &[u8]) -> Option<Self> {
-        if bytes.len() < BYTES_MIN {
-            return None;
-        }
-        let word = |at| u32_at(bytes, at).unwrap_or_default();
-        // The kernel counts what it would announce, also where the header's 16 bits cannot say it.
-        let scale = if bytes[5] & OPTION_WINDOW_SCALE != 0 { bytes[6] >> 4 } else { 0 };
-        let announced_max = u32::from(u16::MAX) << scale;
-        Some(Self {
-            state: TcpState(bytes[0]),
-            ca_state: bytes[1],
-            retransmits: bytes[2],
-            app_limited: bytes[7] & 1 != 0,
-            rto_us: word(8),
-            mss_bytes: word(16),
-            receive_mss_bytes: word(20),
-            unacked_segments: word(24),
-            sacked_segments: word(28),
-            lost_segments: word(32),
-            retrans_segments: word(36),
-            last_data_sent_ms: word(44),
-            last_data_received_ms: word(52),
-            path_mtu_bytes: word(60),
-            rtt_us: word(68),
-            rtt_var_us: word(72),
-            ssthresh_segments: word(76),
-            cwnd_segments: word(80),
-            reordering_segments: word(88),
-            receive_rtt_us: word(92),
-            receive_space_bytes: word(96),
-            total_retrans_segments: word(100),
-            pacing_rate_bytes_per_s: u64_at(bytes, 104),
-            acked_bytes: u64_at(bytes, 120),
-            received_bytes: u64_at(bytes, 128),
-            not_sent_bytes: u32_at(bytes, 144),
-            min_rtt_us: u32_at(bytes, 148),
-            data_segments_in: u32_at(bytes, 152),
-            data_segments_out: u32_at(bytes, 156),
-            delivery_rate_bytes_per_s: u64_at(bytes, 160),
-            busy_us: u64_at(bytes, 168),
-            rwnd_limited_us: u64_at(bytes, 176),
-            sndbuf_limited_us: u64_at(bytes, 184),
-            sent_bytes: u64_at(bytes, 200),
-            retrans_bytes: u64_at(bytes, 208),
-            reorder_seen: u32_at(bytes, 220),
-            received_out_of_order_segments: u32_at(bytes, 224),
-            send_window_bytes: u32_at(bytes, 228),
-            receive_window_bytes: u32_at(bytes, 232).map(|bytes| bytes.min(announced_max)),
-        })
-    }
-
     /// The congestion window in bytes.
     pub fn cwnd_bytes(&self) -> u64 {
         u64::from(self.cwnd_segments) * u64::from(self.mss_bytes)
@@ -283,6 +249,30 @@ impl TcpInfo {
 /// The kernel's two ways to say that no round trip was measured yet.
 fn is_measured(us: &u32) -> bool {
     *us > 0 && *us != u32::MAX
+}
+
+fn byte(bytes: &[u8], at: usize) -> u8 {
+    bytes.get(at).copied().unwrap_or_default()
+}
+
+fn state(bytes: &[u8], at: usize) -> TcpState {
+    TcpState(byte(bytes, at))
+}
+
+/// The lowest bit.
+fn bit(bytes: &[u8], at: usize) -> bool {
+    byte(bytes, at) & 1 != 0
+}
+
+/// A word that every kernel has.
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32_at(bytes, at).unwrap_or_default()
+}
+
+/// The kernel counts what it would announce, also where the header's 16 bits cannot say it.
+fn window(bytes: &[u8], at: usize) -> Option<u32> {
+    let scale = if byte(bytes, 5) & OPTION_WINDOW_SCALE != 0 { byte(bytes, 6) >> 4 } else { 0 };
+    u32_at(bytes, at).map(|bytes| bytes.min(u32::from(u16::MAX) << scale))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {

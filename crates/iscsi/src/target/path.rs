@@ -113,7 +113,7 @@ fn look(
                 continue;
             }
             let Some(better) = better else { continue };
-            one.losses.clear();
+            one.losses = Losses::default();
             let before = congestion_control(&*socket).unwrap_or_default();
             if before == better.as_str() {
                 continue;

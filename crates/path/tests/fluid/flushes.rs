@@ -5,7 +5,9 @@
 
 use std::collections::VecDeque;
 
-use ::path::{Connection, ConnectionId, Controller, Sample, State, Tcp, part, sending};
+use ::path::{
+    Connection, ConnectionId, Controller, PolicyConfig, Sample, State, Tcp, part, sending,
+};
 
 use crate::random::Random;
 
@@ -89,7 +91,7 @@ impl Run {
             lost: 0.0,
             part: f64::INFINITY,
         };
-        let mut controller = paced.then(|| Controller::fixed(connections as u32, true));
+        let mut controller = paced.then(|| PolicyConfig::Fixed(connections as u32).build(true));
         let first = controller.as_mut().map(|one| one.first(Some(RTT_S), connections as u32));
         Self {
             pace: first.and_then(|orders| orders.pacing.bytes_per_s),

@@ -1,6 +1,6 @@
 //! iSCSI-APT's search as published: what it decides is the study's, and does not change.
 
-use ::path::{Controller, GoldenConfig};
+use ::path::{GoldenConfig, PolicyConfig};
 
 use crate::path::{Path, Transfer};
 
@@ -15,7 +15,7 @@ fn study() -> Path {
 fn transfer(path: Path, t_s: f64) -> Transfer {
     let search = GoldenConfig { connections_max: 128, ..GoldenConfig::default() };
     let mut transfer = Transfer::new(path, 4, 1);
-    transfer.run(&mut Controller::golden(search, true), t_s);
+    transfer.run(&mut PolicyConfig::Golden(search).build(true), t_s);
     transfer
 }
 
