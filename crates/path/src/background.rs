@@ -13,19 +13,19 @@
 //! What it is not: it measures nothing, and has no say in the number of connections.
 
 use super::model::{Estimate, FULL_ROUNDS, LONG};
-use super::rate::{COMMAND_BYTES, PROBE_QUEUE_S, RESPONSE, State};
-use super::tcp::{ERROR_SHARE, INITIAL_WINDOW_SEGMENTS, OTHER_SHARE, SEGMENT_BYTES};
+use super::rate::{COMMAND_BYTES, PROBE_QUEUE_S, RESPONSE, STARTUP_GAIN, State};
+use super::tcp::{ERROR_SHARE, INITIAL_WINDOW_SEGMENTS, MORE, OTHER_SHARE, SEGMENT_BYTES};
 
 /// Startup makes the pace this multiple of what was carried in each round, less than slow start's
 /// double (LEDBAT++, modified slow start), because what is carried is seen a round late.
 const STARTUP: f64 = 1.5;
-/// From this part of the target on a queue is one: startup ends (LEDBAT++), and the pace follows
-/// what is carried. A step of an increase puts what is left of the room beyond the target into a
-/// queue before that is seen.
-const NEAR: f64 = 0.75;
+/// From this part of the target on, three quarters (LEDBAT++), a queue is one: startup ends, and
+/// the pace follows what is carried. A step of an increase puts what is left of the room beyond the
+/// target into a queue before that is seen.
+const NEAR: f64 = 2.0 - MORE;
 /// What a decrease takes of the pace at most, once in a round (RFC 6817 §2.4.2, LEDBAT++), and what
-/// is let go for a round in a slowdown.
-const DECREASE_MOST: f64 = 0.5;
+/// is let go for a round in a slowdown: as much as slow start brings back in one.
+const DECREASE_MOST: f64 = 1.0 / STARTUP_GAIN;
 /// The room is the longest queue that was seen, up to 40 ms: what longer buffers hold is for
 /// others' bursts, not for ours.
 const ROOM_S: f64 = LONG * PROBE_QUEUE_S;
@@ -33,8 +33,9 @@ const ROOM_S: f64 = LONG * PROBE_QUEUE_S;
 /// the pace goes with the cube of that time (RFC 9438). A flow of cubic that has lost is back by
 /// then.
 const IDLE_S: f64 = 5.0;
-/// A slowdown comes after so many rounds, at least nine (LEDBAT++, periodic slowdown).
-const SLOWDOWN_ROUNDS: f64 = 20.0;
+/// A slowdown comes after so many rounds, at least nine (LEDBAT++, periodic slowdown): what it costs
+/// is within the error of a mean.
+const SLOWDOWN_ROUNDS: f64 = 1.0 / ERROR_SHARE;
 
 /// Finds the pace of a transfer in the background.
 #[derive(Clone, Debug)]

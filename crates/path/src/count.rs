@@ -15,7 +15,7 @@
 use std::collections::VecDeque;
 
 use super::memory::Remembered;
-use super::model::{ASK_AGAIN_S, Estimate, FULL_ROUNDS, LATELY_S, MEASURE};
+use super::model::{ASK_AGAIN_S, Estimate, FULL_ROUNDS, LATELY_S, MEASURE, TARGET_SHARE};
 use super::tcp::{INITIAL_WINDOW_SEGMENTS, MORE, OTHER_SHARE, SAMPLE_S, SEGMENT_BYTES, median};
 use super::why::Why;
 
@@ -25,21 +25,23 @@ pub const CONNECTIONS: (u32, u32) = (4, 64);
 const ASSUMED_BANDWIDTH: f64 = 117e6;
 /// A step multiplies N by this, and by less where sockets tell their windows: then no more is
 /// opened than half as many again as are needed.
-const STEPS: (f64, f64) = (2.0, 1.5);
+pub(crate) const STEPS: (f64, f64) = (2.0, 1.5);
 /// A step brought all that it could above this share of it; below a quarter, nothing.
 const GAIN_SHARE: f64 = 0.7;
-/// Where losses limit, steps are judged together until twice as many as there were are added, and
-/// are in vain if losses are twice what they were. Behind a policer three times as many lose 4.3
-/// times as often with cubic (RFC 9438 §5.1: windows go with p^-0.75), and 9 times with Reno.
-const LOSSES_STEP: f64 = 2.0;
-/// N carries R with this margin, for connections that carry less than the typical one.
-const MARGIN: f64 = 1.04;
+/// Where losses limit, steps are judged together until so many times as many as there were are
+/// added, and are in vain if losses are so many times what they were. Behind a policer three times
+/// as many lose 4.3 times as often with cubic (RFC 9438 §5.1: windows go with p^-0.75), and 9 times
+/// with Reno.
+const LOSSES_STEP: f64 = STEPS.0;
+/// N carries R with this margin: windows hold the queue that cruising aims at, too.
+const MARGIN: f64 = 1.0 + TARGET_SHARE;
 /// New connections need round trips for TCP, login and slow start; those that are left are known
 /// after [`FULL_ROUNDS`].
-const SETTLE_ROUND_TRIPS: f64 = 8.0;
-/// A level is the mean over seconds, longer where samples are noisy; and the noise of such a mean.
+pub(crate) const SETTLE_ROUND_TRIPS: f64 = 8.0;
+/// A level is the mean over seconds, longer where samples are noisy; and the noise of such a mean,
+/// half of the margin.
 const LEVEL_S: (f64, f64) = (2.0 * SAMPLE_S, MEASURE.0);
-const LEVEL_NOISE: f64 = 0.02;
+const LEVEL_NOISE: f64 = TARGET_SHARE / 2.0;
 /// Held: two means over the longest of these in a row are another path's by their share
 /// ([`OTHER_SHARE`]) and by so many standard errors.
 const CHANGED_ERRORS: f64 = 4.0;

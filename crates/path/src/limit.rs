@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::tcp::{CongestionControl, Connection, MORE, OTHER_SHARE, SHORT_RTT_S, Tcp};
 
-/// A limit that the kernel itself counts is believed from this share of the time on.
-const COUNTED_SHARE_MIN: f64 = 0.25;
+/// A limit that the kernel itself counts is believed from this share of the time on, a quarter.
+const COUNTED_SHARE_MIN: f64 = MORE - 1.0;
 /// The same where other signs point at it too.
 pub const COUNTED_SHARE_WITH_SIGNS: f64 = 0.03;
 /// What is in flight fills a window or a buffer at this part of it: the rest is rounding.

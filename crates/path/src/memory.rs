@@ -10,6 +10,7 @@
 //! small, so the jump is one of the number, not of a window, and validating it takes as long as
 //! slow start.
 
+use super::count::{SETTLE_ROUND_TRIPS, STEPS};
 use super::model::Estimate;
 use super::tcp::OTHER_SHARE;
 
@@ -19,9 +20,9 @@ pub(crate) const LIFETIME_S: f64 = 86400.0;
 const JUMP: f64 = 0.5;
 /// The round trip may be that many times the remembered one: from half to ten times (RFC 9959).
 const RTT_FACTORS: (f64, f64) = (0.5, 10.0);
-/// Rounds with enough to send after which a jump that is not carried will not be: slow start needs
-/// seven to ten for a window of the kernel's size.
-const VALIDATING_ROUNDS: f64 = 12.0;
+/// Rounds with enough to send after which a jump that is not carried will not be: half as many
+/// again as slow start is given.
+const VALIDATING_ROUNDS: f64 = STEPS.1 * SETTLE_ROUND_TRIPS;
 
 /// What a path was like.
 #[derive(Clone, Copy, Debug, PartialEq)]

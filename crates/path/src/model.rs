@@ -24,13 +24,13 @@ use super::tcp::{
 /// The mean of round trips that jitter lies so many mean deviations above the shortest: exact where
 /// they are spread evenly, less where they have a tail.
 const JITTER_DEVIATIONS: f64 = 2.0;
-/// A queue stands if all samples of so many seconds show it: a scheduler's slice is shorter
-/// (COPA's standing round trip, NSDI 2018 §2.1).
-pub(crate) const STANDING_S: f64 = 0.25;
+/// A queue stands if all samples of so many seconds, two and a quarter, show it: a scheduler's slice
+/// is shorter (COPA's standing round trip, NSDI 2018 §2.1).
+pub(crate) const STANDING_S: f64 = 2.0 * MORE * SAMPLE_S;
 /// The queue that cruising holds: a part of the round trip within these seconds. Above what an idle
 /// host adds (1 to 2 ms measured), below half of the smallest queues of lines (250 packets at 1
 /// Gbit/s are 3 ms).
-const TARGET_SHARE: f64 = 0.04;
+pub(crate) const TARGET_SHARE: f64 = 0.04;
 pub(crate) const TARGET_S: (f64, f64) = (0.002, 0.008);
 /// Above that stands so many times the median step of round trips from sample to sample, up to half
 /// as much again as the longest.
@@ -54,9 +54,9 @@ pub(crate) const FULL_ROUNDS: f64 = 3.0;
 /// A lower bound above a measured bandwidth raises it by this part: most of it is noise the first
 /// time.
 const RAISE_WEIGHT: f64 = 0.4;
-/// Once so many seconds of the line were sent less, a queue is shorter by a quarter of them, or not
-/// ours.
-const DRAINED_S: f64 = 0.006;
+/// Once so many seconds of the line were sent less, which is the shortest queue that cruising holds
+/// in each of the rounds, a queue is shorter by a quarter of them, or not ours.
+const DRAINED_S: f64 = FULL_ROUNDS * TARGET_S.0;
 /// What did not empty is asked about again after seconds, each time twice as many, up to the
 /// second.
 pub(crate) const ASK_AGAIN_S: (f64, f64) = (10.0, 160.0);

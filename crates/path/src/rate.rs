@@ -16,7 +16,7 @@ use super::tcp::{ERROR_SHARE, MORE, SEGMENT_BYTES, SHORT_RTT_S};
 /// Startup: what was carried grows by this factor in a round (slow start's, RFC 5681 §3.1); behind
 /// a queue, or losses, by [`MORE`] (conservative slow start, RFC 9406 §4.2), and less than that is
 /// no growth.
-const STARTUP_GAIN: f64 = 2.0;
+pub(crate) const STARTUP_GAIN: f64 = 2.0;
 /// A queue as long as this part of the round trip, within 4 and 16 ms, which are two targets, ends
 /// the doubling (HyStart++, RFC 9406 §4.2).
 const HYSTART: f64 = 0.125;

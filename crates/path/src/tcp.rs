@@ -11,10 +11,10 @@ pub(crate) const INITIAL_WINDOW_SEGMENTS: f64 = 10.0;
 pub const SHORT_RTT_S: f64 = 0.001;
 /// Seconds that a sample takes: what happens is seen that much later than a round trip.
 pub(crate) const SAMPLE_S: f64 = 0.1;
-/// A mean over a second or more is exact to this part of it.
-pub(crate) const ERROR_SHARE: f64 = 0.05;
 /// A rate that is off by a larger part is another path's, not noise.
 pub(crate) const OTHER_SHARE: f64 = 0.1;
+/// A mean over a second or more is exact to half of that.
+pub(crate) const ERROR_SHARE: f64 = OTHER_SHARE / 2.0;
 /// This factor is more than noise makes of anything that is seen once (BBR §4.3.1.2: a quarter).
 pub(crate) const MORE: f64 = 1.25;
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use path::limit::is_lossy_path;
 use path::sockets::{LOSSY_SLOT, Losses};
-use path::{CongestionControl, TcpInfo};
+use path::{CongestionControl, SHORT_RTT_S, TcpInfo};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -24,7 +24,7 @@ use crate::transport::socket_options::{
 use crate::transport::tcp_info::tcp_info;
 
 /// On a shorter path a window recovers within a few round trips, whatever the control.
-const MIN_RTT_US: u32 = 2000;
+const MIN_RTT_US: u32 = (2e6 * SHORT_RTT_S) as u32;
 
 /// What is remembered of a connection.
 struct Watched {
