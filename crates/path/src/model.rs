@@ -76,6 +76,8 @@ pub struct Estimate {
     pub bandwidth: Option<f64>,
     /// The bandwidth was measured where the line was saturated.
     pub measured: bool,
+    /// A queue or losses of the load have shown the line: no jitter explains them.
+    pub shown: bool,
     /// The line is saturated: a queue stands, or the load loses packets.
     pub saturated: bool,
     /// Round trip without our queue, in seconds.
@@ -86,8 +88,9 @@ pub struct Estimate {
     pub queue_s: f64,
     /// The queue of the last sample, in seconds.
     pub queue_now_s: f64,
-    /// The queue that cruising holds, in seconds.
+    /// The queue that cruising holds, in seconds, and what of it is jitter's.
     pub queue_target_s: f64,
+    pub(crate) jitter_s: f64,
     /// The longest queue that was seen, in seconds: at least that much finds room.
     pub queue_most_s: f64,
     /// Share of segments lost over the last round trips.
@@ -122,6 +125,11 @@ impl Estimate {
     /// Seconds until what is done shows in a sample.
     pub fn round_s(&self) -> f64 {
         self.rtt_s.unwrap_or(SAMPLE_S) + SAMPLE_S
+    }
+
+    /// Seconds over which the first measure is made.
+    fn first_s(&self) -> f64 {
+        FULL_ROUNDS * self.round_s()
     }
 
     /// Seconds over which a saturated line is measured.
@@ -212,18 +220,20 @@ impl Model {
         self.note_queue(rtt_s, &mut now);
         now.loss = self.recent.loss(t_s - rounds_s);
         now.lossy = now.loss > LOSS_SHARE;
-        self.note_bandwidth(pace, sample.held_share >= FULL_SHARE, &mut now);
+        self.note_saturation(pace, sample.held_share >= FULL_SHARE, &mut now);
+        self.note_bandwidth(pace, &mut now);
         self.note_draining(dt_s, pace, &mut now);
         let windows = |tcp: &Tcp| [tcp.cwnd_bytes, tcp.peer_window_bytes];
         let least = |tcp: &Tcp| windows(tcp).into_iter().flatten().reduce(f64::min);
         now.window_bytes = sample.typical(least).filter(|bytes| *bytes > 0.0);
         // Commands are held at the pace that the line was found to carry.
         let used = pace.is_some_and(|pace| now.carried >= FULL_SHARE * pace);
-        let held = sample.held_share >= MOSTLY && used && now.measured;
+        let held = used && sample.held_share >= MOSTLY && now.measured;
         now.line = held || now.saturated;
         now.loss_lately = self.recent.loss(t_s - now.span_s());
         let since_s = t_s - 2.0 * now.span_s();
-        let unexplained = self.loses_without_queue(since_s);
+        let long_s = LONG * now.queue_target_s;
+        let unexplained = self.recent.loss(since_s) > 0.0 && !self.ran_over(since_s, long_s, &now);
         // Losses are not what limits BBR, or who waits for data, the receiver or a buffer.
         let other = bbr || signs.silent || signs.app_limited || signs.counted().is_some();
         now.losses_limit = now.full && !now.line && !other && unexplained;
@@ -254,6 +264,7 @@ impl Model {
         let target_s = (TARGET_SHARE * least_s).clamp(TARGET_S.0, most_s);
         let jitter_s = TARGET_JITTERS * self.recent.jitter_s(now.t_s - LATELY_S);
         now.queue_target_s = (target_s + jitter_s).min(1.5 * TARGET_S.1);
+        now.jitter_s = now.queue_target_s - target_s;
     }
 
     /// The sender had enough to fill the line: commands waited for the pace, or enough of them were
@@ -283,15 +294,20 @@ impl Model {
         }
     }
 
-    fn note_bandwidth(&mut self, pace: Option<f64>, held: bool, now: &mut Estimate) {
-        let rtt_s = now.rtt_s.unwrap_or(0.0);
+    /// Has the line shown itself, and is it saturated?
+    fn note_saturation(&mut self, pace: Option<f64>, held: bool, now: &mut Estimate) {
         // Without a pace nobody can ask whether a round trip that doubled is a queue or a longer
         // way.
-        let unclear = pace.is_none() && now.queue_s > rtt_s;
+        let unclear = pace.is_none() && now.queue_s > now.rtt_s.unwrap_or(0.0);
         // An application that waits for its answers has as much under way as it carries (Little's
         // law): beside commands that nothing holds back, what hosts add is no queue of a full line.
-        let (stands, seen) = if held { (0.5, 1.0) } else { (LONG, LONG) };
-        let queued = now.queue_s > stands * now.queue_target_s && !unclear;
+        let (jitter_s, target_s) = (now.jitter_s, now.queue_target_s);
+        let (stands_s, shows_s) = match held {
+            // Jitter adds as much as to the target, and twice that now and then.
+            true => ((target_s + jitter_s) / 2.0, target_s + jitter_s),
+            false => (LONG * target_s, LONG * target_s),
+        };
+        let queued = now.queue_s > stands_s && !unclear;
         now.saturated = now.full && (queued || now.lossy);
         if now.saturated {
             // What came at the end of a pause is half a sample.
@@ -300,12 +316,21 @@ impl Model {
         } else {
             self.saturated_since_s = None;
         }
-        let shows = now.full && (now.queue_now_s > seen * now.queue_target_s || now.lossy);
-        if shows {
+        // What is lost beside a queue has run over.
+        let shows_s = |loss: f64| if loss > 0.0 { target_s } else { shows_s };
+        if now.full && (now.queue_now_s > shows_s(now.loss) || now.lossy) {
             self.shown_s.get_or_insert(now.t_s);
         }
-        let first_s = FULL_ROUNDS * now.round_s();
-        now.measured |= self.shown_s.is_some_and(|shown_s| now.t_s - shown_s >= first_s);
+        // The jitter of a new path is known after some samples only, and kernels take it for a
+        // queue, too: they leave slow start early, and windows limit then.
+        let still = |since_s: f64| self.ran_over(since_s, shows_s(self.recent.loss(since_s)), now);
+        self.shown_s = self.shown_s.filter(|at_s| now.measured || still(*at_s - SAMPLE_S));
+        now.shown = self.shown_s.is_some();
+        now.measured |= self.shown_s.is_some_and(|shown_s| now.t_s - shown_s >= now.first_s());
+    }
+
+    fn note_bandwidth(&mut self, pace: Option<f64>, now: &mut Estimate) {
+        let first_s = now.first_s();
         let known = now.bandwidth.unwrap_or(0.0);
         // Not more than was let go came through, whatever a sample says.
         let mut seen = now.carried.min(pace.unwrap_or(f64::INFINITY));
@@ -319,7 +344,7 @@ impl Model {
             now.bandwidth = now.bandwidth.map(|bandwidth| bandwidth.max(seen).max(burst));
             return;
         }
-        if self.shown_s.is_some() && !now.measured {
+        if now.shown && !now.measured {
             // The line runs over the first time: it is busy while holes are repaired, and what
             // comes through them at once, or not at all, is one rate on average.
             now.bandwidth = Some(self.recent.most(now.t_s - 2.0 * first_s, first_s));
@@ -346,16 +371,16 @@ impl Model {
             self.found = Some(bandwidth);
         } else if self.found.take_if(|found| bandwidth > MORE * *found).is_some() {
             // More was carried, and nothing stood: what was measured was not the line.
-            (now.measured, self.shown_s) = (false, None);
+            (now.measured, now.shown, self.shown_s) = (false, false, None);
         }
     }
 
-    /// Since then packets were lost, and no queue was there that could have run over.
-    fn loses_without_queue(&self, since_s: f64) -> bool {
-        let loss = self.recent.loss(since_s);
+    /// Since then a queue was there that was longer than this, or as much was lost as only loads
+    /// lose.
+    fn ran_over(&self, since_s: f64, queue_s: f64, now: &Estimate) -> bool {
         let most_s = self.recent.since(since_s).filter_map(|one| one.rtt_s).reduce(f64::max);
-        let queue_s = most_s.unwrap_or(0.0) - self.last.rtt_s.unwrap_or(0.0);
-        loss > 0.0 && loss <= LOSS_SHARE && queue_s < LONG * self.last.queue_target_s
+        let seen_s = most_s.unwrap_or(0.0) - now.rtt_s.unwrap_or(0.0);
+        seen_s > queue_s || self.recent.loss(since_s) > LOSS_SHARE
     }
 
     /// What the congestion control of those who send makes of what was lost since then, taken one

@@ -212,8 +212,7 @@ impl Rate {
     fn cruise(&mut self, now: &Estimate, rtt_s: f64, bandwidth: f64) -> Pacing {
         let response_s = RESPONSE * now.round_s();
         let error = (now.queue_target_s - now.queue_s) / response_s;
-        let untouched = !self.near && !self.queued && now.loss <= 0.0;
-        if !now.measured && !now.saturated && untouched || now.losses_limit {
+        if !now.shown && !now.saturated && now.loss <= 0.0 || now.losses_limit {
             // Windows limit, and nothing has shown of the line: they are to grow.
             self.step = OFF_MOST;
         } else if now.queue_s > now.queue_target_s / 2.0 || now.lossy {

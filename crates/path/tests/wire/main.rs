@@ -144,6 +144,22 @@ fn bbr_with_losses_is_as_full_as_with_eight_plain_flows_in_the_middle() {
 }
 
 #[test]
+fn jitter_is_not_taken_for_a_full_line() {
+    // HyStart takes it for a queue, and windows are a twentieth of what fills the line then.
+    let line = Line { rtt_s: 0.02, jitter_s: 0.01, ..Line::default() };
+    let run = |seed| run(Scenario { line, ..Scenario::default() }, seed, 20.0);
+    let runs: Vec<Transfer> = (11..=22).map(run).collect();
+    let share = |from_s: f64, to_s: f64| {
+        let mut shares: Vec<f64> =
+            runs.iter().map(|run| run.mean(from_s, to_s) / GIGABIT).collect();
+        shares.sort_by(f64::total_cmp);
+        shares
+    };
+    let (first, then) = (share(0.0, 10.0), share(10.0, 20.0));
+    assert!(first[0] >= 0.24 && first[6] >= 0.7 && then[0] >= 0.75, "{first:.2?}, {then:.2?}");
+}
+
+#[test]
 fn a_number_is_found_although_losses_come_after_the_search() {
     // At the end that sends, which counts them; a window of slow start lasts for some seconds.
     let line = Line { loss: 1e-4, ..Line::default() };
