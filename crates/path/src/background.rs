@@ -33,8 +33,8 @@ const ROOM_S: f64 = LONG * PROBE_QUEUE_S;
 /// the pace goes with the cube of that time (RFC 9438). A flow of cubic that has lost is back by
 /// then.
 const IDLE_S: f64 = 5.0;
-/// A slowdown comes after so many rounds, at least nine (LEDBAT++, periodic slowdown): what it costs
-/// is within the error of a mean.
+/// A slowdown comes after so many rounds, at least nine (LEDBAT++, periodic slowdown): what it
+/// costs is within the error of a mean.
 const SLOWDOWN_ROUNDS: f64 = 1.0 / ERROR_SHARE;
 
 /// Finds the pace of a transfer in the background.

@@ -24,8 +24,8 @@ use super::tcp::{
 /// The mean of round trips that jitter lies so many mean deviations above the shortest: exact where
 /// they are spread evenly, less where they have a tail.
 const JITTER_DEVIATIONS: f64 = 2.0;
-/// A queue stands if all samples of so many seconds, two and a quarter, show it: a scheduler's slice
-/// is shorter (COPA's standing round trip, NSDI 2018 §2.1).
+/// A queue stands if all samples of so many seconds, two samples and a half, show it: a
+/// scheduler's slice is shorter (COPA's standing round trip, NSDI 2018 §2.1).
 pub(crate) const STANDING_S: f64 = 2.0 * MORE * SAMPLE_S;
 /// The queue that cruising holds: a part of the round trip within these seconds. Above what an idle
 /// host adds (1 to 2 ms measured), below half of the smallest queues of lines (250 packets at 1
