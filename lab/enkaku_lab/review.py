@@ -124,7 +124,7 @@ PAPERS = (
     ),
     Paper(
         "S4: a video file sharing system on iSCSI storage (Isamu et al. 2008)",
-        "The paper: iSCSI (at most 64 KB at a time) and SMB/CIFS at 100 Mbit/s, a file of 512 MB in calls of 32 KB. Here: SMB 3, and SMB 1 as the paper's where it was measured; iSCSI asks for more than 64 KB at a time.",
+        "The paper: iSCSI (at most 64 KB at a time) and SMB/CIFS at 100 Mbit/s, a file of 512 MB in calls of 32 KB. Here: SMB 3, and SMB 1 as the paper's where it was measured; iSCSI by the kernel's read-ahead, and by commands of 64 KiB as the paper's.",
         (Shown("s4-fig3", "Throughput against added delay 0, 4 … 24 ms each way, windows of 64 and 128 KB", "x is the RTT, twice the delay each way"),),
     ),
 )
