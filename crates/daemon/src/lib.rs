@@ -23,6 +23,7 @@ mod pair;
 mod shared_place;
 mod socket;
 mod state;
+mod toml_text;
 mod volume;
 mod whole_file;
 

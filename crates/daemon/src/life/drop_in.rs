@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
+use crate::toml_text::quoted;
 use crate::whole_file::{self, folder_of, sync_folder_of};
 
 /// How the first line begins.
@@ -111,22 +112,6 @@ impl Text {
     }
 }
 
-/// A basic string of TOML.
-fn quoted(text: &str) -> String {
-    let mut out = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            c if c.is_control() => {
-                let _never_fails = write!(out, "\\u{:04X}", u32::from(c));
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
-}
-
 /// Bytes as people write them, exactly.
 pub(super) fn size(bytes: u64) -> String {
     let units = [("T", 40), ("G", 30), ("M", 20), ("k", 10)];
@@ -202,17 +187,6 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_text_comes_back_from_toml() {
-        for text in ["plain", "a \"b\" \\c", "tab\tnewline\nend\u{7f}\u{1}", "ünï/日本", "#[[x]]"]
-        {
-            let toml = format!("key = {}", quoted(text));
-            assert_eq!(toml.lines().count(), 1, "{toml}");
-            let value = toml_span::parse(&toml).unwrap();
-            assert_eq!(value.pointer("/key").and_then(|value| value.as_str()), Some(text));
-        }
-    }
 
     #[test]
     fn sizes_are_short_and_exact() {

@@ -24,6 +24,7 @@ use crate::config::ConfigError;
 use crate::config::reader::{
     Place, Problem, Reader, Section, dscp, number, one_of, size, string, time,
 };
+use crate::toml_text::{quoted, quoted_path};
 
 /// Longest wait for a leg that is taken for meant.
 const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
@@ -208,8 +209,8 @@ impl MirrorConfig {
         let mut text = format!(
             "# The mirror {name}. What the keys mean: docs/mirror.md. Changes count from the next\n\
              # `enkaku mirror run` on.\n[mirror]\nlocal = {}\nmetadata = {}\nmode = \"{}\"\n",
-            quoted(&self.local)?,
-            quoted(&self.metadata)?,
+            quoted_path(&self.local)?,
+            quoted_path(&self.metadata)?,
             word(MODES, behaviour.mode),
         );
         // `write!` to a String cannot fail.
@@ -237,7 +238,7 @@ impl MirrorConfig {
             text.push_str(&verify_toml(every));
         }
         if let Some(hook) = &self.hook {
-            text.push_str(&hook_toml(hook)?);
+            text.push_str(&hook_toml(hook));
         }
         for leg in &self.legs {
             text.push_str(&leg.to_toml()?);
@@ -274,21 +275,21 @@ impl LegConfig {
         let mut text = String::from("\n[[mirror.remote]]\n");
         match &self.way {
             Way::Url(url) => {
-                let _ = writeln!(text, "url = {}", quoted(Path::new(&url.to_string()))?);
+                let _ = writeln!(text, "url = {}", quoted(&url.to_string()));
             }
             Way::Path(path) => {
-                let _ = writeln!(text, "path = {}", quoted(path)?);
+                let _ = writeln!(text, "path = {}", quoted_path(path)?);
             }
         }
         if let Some(file) = &self.chap_password_file {
-            let _ = writeln!(text, "chap_password_file = {}", quoted(file)?);
+            let _ = writeln!(text, "chap_password_file = {}", quoted_path(file)?);
         }
         if let Some((user, file)) = &self.mutual {
-            let _ = writeln!(text, "mutual_user = {}", quoted(Path::new(user))?);
-            let _ = writeln!(text, "mutual_password_file = {}", quoted(file)?);
+            let _ = writeln!(text, "mutual_user = {}", quoted(user));
+            let _ = writeln!(text, "mutual_password_file = {}", quoted_path(file)?);
         }
         if let Some(name) = &self.initiator_name {
-            let _ = writeln!(text, "initiator_name = {}", quoted(Path::new(name))?);
+            let _ = writeln!(text, "initiator_name = {}", quoted(name));
         }
         if let Some(connections) = self.connections {
             let _ = writeln!(text, "connections = {connections}");
@@ -307,13 +308,6 @@ impl LegConfig {
         }
         Ok(text)
     }
-}
-
-/// A basic string of TOML, whose escapes JSON shares.
-fn quoted(path: &Path) -> Result<String, String> {
-    let text = path.to_str().filter(|text| !text.contains('\u{7f}'));
-    let text = text.ok_or_else(|| format!("{} cannot stand in TOML", path.display()))?;
-    serde_json::to_string(text).map_err(|error| error.to_string())
 }
 
 fn word<T: Copy + PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {

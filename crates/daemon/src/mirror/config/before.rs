@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::quoted;
 use crate::config::reader::{Section, list, string, time};
 use crate::mirror::hook::{Hook, TIMEOUT};
+use crate::toml_text::quoted;
 
 /// Longest time for the command that is taken for meant.
 const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -32,12 +32,8 @@ pub(super) fn hook(section: &mut Section<'_, '_>) -> Option<Hook> {
 }
 
 /// Their lines.
-///
-/// # Errors
-/// A word that TOML cannot hold.
-pub(super) fn hook_toml(hook: &Hook) -> Result<String, String> {
-    let words: Result<Vec<String>, String> =
-        hook.command.iter().map(|word| quoted(Path::new(word))).collect();
-    let (words, timeout_ms) = (words?.join(", "), hook.timeout.as_millis());
-    Ok(format!("before_resync = [{words}]\nbefore_resync_timeout = \"{timeout_ms}ms\"\n"))
+pub(super) fn hook_toml(hook: &Hook) -> String {
+    let words: Vec<String> = hook.command.iter().map(|word| quoted(word)).collect();
+    let (words, timeout_ms) = (words.join(", "), hook.timeout.as_millis());
+    format!("before_resync = [{words}]\nbefore_resync_timeout = \"{timeout_ms}ms\"\n")
 }
