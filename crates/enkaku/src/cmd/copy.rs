@@ -206,6 +206,19 @@ struct Report {
     changed: Option<changed::Changed>,
 }
 
+impl Report {
+    /// Zeroes take no time to be sent, so a rate of all would be none of anything.
+    fn text(&self) -> String {
+        let took = format!("{} bytes in {:.2} s", self.bytes, self.seconds);
+        let data = self.bytes.saturating_sub(self.zero_bytes);
+        let rate = data as f64 / self.seconds / 1e6;
+        match self.zero_bytes {
+            0 => format!("{took}: {rate:.1} MB/s"),
+            _ => format!("{took}: {data} bytes of data, {rate:.1} MB/s; the rest are zeroes"),
+        }
+    }
+}
+
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let start = Instant::now();
@@ -422,16 +435,27 @@ fn print(report: &Report, args: &Args) -> anyhow::Result<()> {
     let text = match &report.changed {
         _ if args.json => serde_json::to_string(report)?,
         Some(changed) => changed.text(report) + verified,
-        None => format!(
-            "{} bytes in {:.2} s: {:.1} MB/s{verified}",
-            report.bytes,
-            report.seconds,
-            report.bytes_per_s / 1e6,
-        ),
+        None => report.text() + verified,
     };
     if matches!(args.destination, Endpoint::Stream) {
         let _ = writeln!(io::stderr(), "{text}"); // stdout carries the data
         return Ok(());
     }
     say(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_that_of_data() {
+        let full = Report { bytes: 8_000_000, seconds: 2.0, ..Report::default() };
+        assert_eq!(full.text(), "8000000 bytes in 2.00 s: 4.0 MB/s");
+        let thin = Report { zero_bytes: 6_000_000, ..full };
+        assert_eq!(
+            thin.text(),
+            "8000000 bytes in 2.00 s: 2000000 bytes of data, 1.0 MB/s; the rest are zeroes"
+        );
+    }
 }
