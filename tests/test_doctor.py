@@ -225,11 +225,20 @@ def test_a_session_of_this_host_is_found_by_its_process(tmp_path: Path):
         with peer(argv, tmp_path / "bench.log") as client:
             client.wait_until(lambda: _sockets(target.port) >= 4, "it has not connected")
             found = enkaku.report("doctor", "--seconds", 1)
+            page = tmp_path / "ticket.html"
+            enkaku.command("doctor", f"127.0.0.1:{target.port}", "--seconds", 1, "--report", page)
     own = [one for one in found["sessions"] if one["portal"] == f"127.0.0.1:{target.port}"]
     (session,) = own
     assert (session["initiator"], session["role"]) == ("enkaku", "initiator")
     assert session["processes"] == ["enkaku"] and len(session["sockets"]) == 2
     assert session["transfer"]["writes"] is False and session["transfer"]["bytes_per_s"] > 1e6
+    curve = session["curves"]["bytes_per_s"]
+    assert len(curve) == len(session["curves"]["rtt_us"]) == 100
+    mean = sum(curve) / len(curve)
+    assert mean == pytest.approx(session["transfer"]["bytes_per_s"], rel=0.2)
+    read = _Page()
+    read.feed(page.read_text())
+    assert read.open == [] and "polyline" in read.tags
 
 
 def _sockets(port: int) -> int:

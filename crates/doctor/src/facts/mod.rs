@@ -100,6 +100,9 @@ pub struct Session {
     pub processes: Vec<String>,
     /// What moved while it was watched.
     pub transfer: Option<Transfer>,
+    /// How it moved then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub curves: Option<Curves>,
 }
 
 /// Keys of RFC 7143 §13 as they were negotiated, in bytes and counts.
@@ -177,6 +180,19 @@ pub struct Transfer {
     pub evidence: BTreeMap<String, f64>,
     /// What has the same signs, and what would tell.
     pub cannot_tell: Vec<String>,
+}
+
+/// All connections of a session while they were watched, as values at equal distances.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Curves {
+    /// From one value to the next.
+    pub step_s: f64,
+    /// Payload per second, in the direction that had more of it.
+    pub bytes_per_s: Vec<f64>,
+    /// Sent and not acknowledged.
+    pub in_flight_bytes: Vec<f64>,
+    /// Smoothed round-trip time of the connection that has the longest.
+    pub rtt_us: Vec<f64>,
 }
 
 impl Transfer {

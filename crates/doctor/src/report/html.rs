@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use super::curves::curves;
 use super::{
     AGAIN, LOGIN, Report, about, again, closing, heading, logins, occasion, opening, sized,
 };
@@ -95,6 +96,9 @@ fn session(page: &mut String, session: &Session, diagnosis: &Diagnosis, report: 
         let _ = writeln!(page, "<p>{}</p>\n<pre>{lines}</pre>", escape(words));
     }
     sockets(page, &session.sockets);
+    if let Some(found) = &session.curves {
+        curves(page, found);
+    }
     if let Some(transfer) = &session.transfer {
         page.push_str("<h3>What was measured</h3>\n<table>\n");
         for (name, value) in &transfer.evidence {

@@ -1,5 +1,6 @@
 //! Findings as people read them. Words that both forms share are here.
 
+mod curves;
 mod html;
 mod text;
 

@@ -1,8 +1,9 @@
 //! `enkaku doctor`: why an iSCSI session is slow, without knowing a port. It reads and watches;
 //! what follows from it is decided in the crate `doctor`.
 
+mod curves;
 mod gather;
-mod root;
+pub(super) mod root;
 mod watch;
 
 use std::fs::File;

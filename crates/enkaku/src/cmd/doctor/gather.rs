@@ -17,6 +17,7 @@ use tcpmon::sample::{Connection, Sample};
 use tcpmon::verdict::Judgement;
 use tcpmon::verdict::from_samples::{Known, Role as End, Watched, judge};
 
+use super::curves::curves;
 use super::root::Root;
 use super::watch::{OWN, Seen, ports, target_of, watch};
 use crate::cmd::diagnose::live::payload;
@@ -83,6 +84,7 @@ impl Gathered {
         self.look_closer();
         let sessions = self.facts.sessions.iter_mut().zip(&self.watched);
         for ((session, watched), judgement) in sessions.zip(self.judgements) {
+            session.curves = judgement.as_ref().and_then(|_| curves(watched));
             session.transfer = judgement.map(|one| transfer(one, writes(watched)));
         }
         self.facts
