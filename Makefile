@@ -1,7 +1,7 @@
 # Every target does its own set-up (scripts/setup) and can be run first on a fresh machine.
 # `build` and `install` install no package.
 .DEFAULT_GOAL := build
-.PHONY: help setup setup-build setup-test build install uninstall site wheel demo check test soak bench lab lab-stale fuzz lint fmt clean
+.PHONY: help setup setup-build setup-demo setup-test build install uninstall site wheel demo check test soak bench lab lab-stale fuzz lint fmt clean
 
 CARGO ?= cargo
 PY := .venv/bin/python
@@ -16,6 +16,9 @@ setup:          ## install what is missing for everything (packages.txt, .venv)
 
 setup-build:
 	@scripts/setup build
+
+setup-demo:
+	@scripts/setup demo
 
 setup-test:
 	@scripts/setup test
@@ -37,12 +40,12 @@ site:           ## the docs as one site of static files, target/site/html (MkDoc
 wheel: setup-build ## the Python package, target/wheels/enkaku-*.whl (maturin, by pip into target/wheels)
 	@scripts/wheel
 
-demo: setup-test build ## a file over 1 Gbit/s, RTT 50 ms and back: plain TCP, stock iSCSI, enkaku
+demo: setup-demo build ## a file over 1 Gbit/s, RTT 50 ms and back: plain TCP, stock iSCSI, enkaku
 	$(PY) -m enkaku_lab demo
 
 # ONLY="randread d32" for the rows with these words; BENCH_PEER="spdk:/path/to/iscsi_tgt" for one more target.
 ONLY ?=
-bench: setup-test build ## 4 KiB and 256 KiB on loopback: tgt and enkaku, three clients, and what a socket allows
+bench: setup-demo build ## 4 KiB and 256 KiB on loopback: tgt and enkaku, three clients, and what a socket allows
 	$(CARGO) build --release --locked --package enkaku-wanlab --example limit
 	$(PY) -m enkaku_lab bench --only "$(ONLY)"
 
