@@ -1,7 +1,7 @@
 # Every target does its own set-up (scripts/setup) and can be run first on a fresh machine.
 # `build` and `install` install no package.
 .DEFAULT_GOAL := build
-.PHONY: help setup setup-build setup-demo setup-test build install uninstall site wheel demo check test soak bench lab lab-stale fuzz lint fmt clean
+.PHONY: help setup setup-build setup-demo setup-test build install uninstall site wheel demo check test soak bench bench-wheel lab lab-stale fuzz lint fmt clean
 
 CARGO ?= cargo
 PY := .venv/bin/python
@@ -48,6 +48,9 @@ ONLY ?=
 bench: setup-demo build ## 4 KiB and 256 KiB on loopback: tgt and enkaku, three clients, and what a socket allows
 	$(CARGO) build --release --locked --package enkaku-wanlab --example limit
 	$(PY) -m enkaku_lab bench --only "$(ONLY)"
+
+bench-wheel: setup-demo build wheel ## volumes in Python beside `enkaku bench`, 256 KiB at a time
+	$(PY) -m enkaku_lab wheel-bench
 
 # LAB=--quick for a quarter of an hour instead; NAMES for some of them (python -m enkaku_lab list).
 LAB ?=

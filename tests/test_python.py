@@ -15,7 +15,7 @@ import pytest
 from conftest import MIB, noise
 from support import from_pypi
 
-from enkaku_lab import REPOSITORY
+from enkaku_lab import REPOSITORY, wheel_bench
 from enkaku_lab.peers import enkaku
 from enkaku_lab.process import CommandFailed, run
 
@@ -115,3 +115,9 @@ def test_a_user_reads_writes_and_makes_mistakes(python: Path, tmp_path: Path):
             checking.wait()
     assert code == 0 and said[-1] == "fine", (said, (tmp_path / "check.log").read_text())
     assert disk.read_bytes() == content.read_bytes(), "what it wrote is what was there"
+
+
+def test_how_fast_it_is_beside_bench_is_a_table_that_anybody_can_make(python: Path, tmp_path: Path):
+    """Short, of the dev profile and beside other tests: that it works, not what it says."""
+    rows, least = wheel_bench.measured(python, tmp_path, 0.3, 1, ["pread", "pwrite"], [(2, 1)])
+    assert [row[:3] for row in rows] == [["pread", "2", "1"], ["pwrite", "2", "1"]] and least > 0

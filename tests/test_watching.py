@@ -15,7 +15,7 @@ from support.daemon import NAME_A, Daemon
 from support.daemon import target as served
 from support.mirror import TAIL, Mirror
 
-from enkaku_lab import REPOSITORY
+from enkaku_lab import REPOSITORY, board
 from enkaku_lab.peers import enkaku, need
 from enkaku_lab.process import free_port, peer, run
 
@@ -144,3 +144,37 @@ def test_panels_have_places_and_names_of_their_own(file: Path):
         for target in panel.get("targets", []):
             used = set(re.findall(r"\$(\w+)", target["expr"])) - {"__rate_interval"}
             assert used <= variables, target["expr"]
+
+
+def test_a_panel_asks_and_tells_as_grafana_does():
+    asked = board.question('rate(a{instance=~"$instance",m=~"${m}"}[$__rate_interval])')
+    assert asked == 'rate(a{instance=~".*",m=~".*"}[10s])'
+    assert board.legend("{{mirror}} leg {{leg}}", {"mirror": "vm1"}) == "vm1 leg"
+    told = [board.value(*pair) for pair in ((2.5e6, "Bps"), (0.0421, "s"), (0.5, "percentunit"), (1536, "bytes"), (0, "s"))]
+    assert told == ["2.5 MB/s", "42.1 ms", "50%", "1.5 KiB", "0 s"]
+    units = {panel["fieldConfig"]["defaults"]["unit"] for path in DASHBOARDS
+             for panel in json.loads(path.read_text())["panels"] if panel["type"] != "row"}
+    assert units <= {*board.SCALES, "s", "percentunit"}
+
+
+class _Answers:
+    """A Prometheus that has two series for whatever is asked, but for hits."""
+
+    begin = 1000.0
+
+    def ask(self, question: str) -> list[dict]:
+        if "cache_hits" in question:
+            return []
+        values = [[self.begin + at, str(at * 1e5)] for at in range(60)]
+        return [{"metric": {"lun": name, "volume": name}, "values": values} for name in "ab"]
+
+
+def test_a_dashboard_is_drawn_as_it_is_laid_out(tmp_path: Path):
+    dashboard = json.loads(next(path for path in DASHBOARDS if "volume" in path.name).read_text())
+    picture = tmp_path / "board.svg"
+    with board.plt.rc_context({"svg.fonttype": "none"}):
+        board.draw(dashboard, _Answers(), picture)
+    text = picture.read_text()
+    for panel in dashboard["panels"]:
+        assert f">{panel['title']}<" in text, panel["title"]
+    assert "— a" in text and "MB/s" in text and text.count("no data") == 1 and "Cache" in text

@@ -6,6 +6,7 @@ from enkaku_lab import (
     attacks,
     background,
     bench,
+    board,
     bottlenecks,
     commands,
     demo,
@@ -26,6 +27,7 @@ from enkaku_lab import (
     stale,
     steps,
     tuner_cost,
+    wheel_bench,
 )
 from enkaku_lab.in_guest import senders, udp
 from enkaku_lab.ns2 import commands as s2
@@ -36,6 +38,7 @@ COMMANDS = {
     "attacks": attacks.main,
     "demo": demo.main,
     "bench": bench.main,
+    "board": board.main,
     "bottlenecks": bottlenecks.main,
     "packets": packets.main,
     "list": commands.main_list,
@@ -62,6 +65,7 @@ COMMANDS = {
     "s3-btio": s3_btio.main,
     "s3-limits": s3_limits.main,
     "s3-mixed": s3_mixed.main,
+    "wheel-bench": wheel_bench.main,
 }
 
 
