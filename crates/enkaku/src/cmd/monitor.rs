@@ -11,6 +11,7 @@ mod report_events;
 mod rounds;
 mod screen;
 pub(crate) mod select;
+mod sessions;
 mod table;
 mod units;
 

@@ -9,13 +9,13 @@ use doctor::facts::files::{NAMES_MAX, TEXT_BYTES_MAX};
 use doctor::facts::{Files, Read};
 
 /// Where files are read, and what could not be.
-pub(super) struct Root {
+pub(in crate::cmd) struct Root {
     path: PathBuf,
     denied: RefCell<Vec<String>>,
 }
 
 impl Root {
-    pub(super) fn new(path: Option<PathBuf>) -> Self {
+    pub(in crate::cmd) fn new(path: Option<PathBuf>) -> Self {
         Self { path: path.unwrap_or_else(|| PathBuf::from("/")), denied: RefCell::default() }
     }
 

@@ -27,7 +27,8 @@ const LABEL: u16 = 30;
 /// Draws everything.
 pub(super) fn frame(frame: &mut Frame, view: &View) {
     let area = frame.area();
-    let rows = u16::try_from(view.round.connections.len()).unwrap_or(u16::MAX).max(3);
+    let rows = view.round.connections.len() + view.sessions.len();
+    let rows = u16::try_from(rows).unwrap_or(u16::MAX).max(3);
     let free = area.height.saturating_sub(rows.saturating_add(4 + CHOSEN_TEXT));
     let curve = (free / 4).clamp(1, CURVE_MAX);
     let [head, table, chosen, foot] = Layout::vertical([
@@ -89,12 +90,23 @@ fn draw_table(frame: &mut Frame, area: Rect, view: &View) {
         frame.render_widget(Paragraph::new(text).dim(), area);
         return;
     }
+    let rows = &view.round.connections;
+    // Headings come where they take no connection's place.
+    let fits = 1 + rows.len() + view.sessions.len() <= usize::from(area.height);
+    let sessions = if fits { view.sessions.as_slice() } else { &[] };
+    let begins: Vec<usize> = sessions.iter().map(|one| one.rows.start).collect();
     let past = |row: &Row| view.curves.get(&row.connection).map(|curves| &curves.bits_per_s);
-    let table = table(&view.round.connections, past, area.width);
-    let mut state = TableState::new().with_selected(Some(view.selected));
+    let table = table(rows, past, &begins, area.width);
+    let above = begins.iter().filter(|begin| **begin <= view.selected).count();
+    let mut state = TableState::new().with_selected(Some(view.selected + above));
     frame.render_stateful_widget(table, area, &mut state);
-    if let Some(curves) = curves(&view.round.connections, area) {
+    if let Some(curves) = curves(rows, area) {
         live::upright(frame.buffer_mut(), curves);
+    }
+    for (above, session) in sessions.iter().enumerate() {
+        let line = u16::try_from(1 + session.rows.start + above).unwrap_or(u16::MAX);
+        let place = Rect { y: area.y.saturating_add(line), height: 1, ..area }.intersection(area);
+        frame.render_widget(Paragraph::new(session.heading(rows, area.width)), place);
     }
 }
 
@@ -166,4 +178,4 @@ fn draw_foot(frame: &mut Frame, area: Rect, view: &View) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -11,6 +11,7 @@ use tcpmon::sample::Connection;
 
 use super::draw;
 use super::rounds::{Round, Rounds};
+use super::sessions::{Names, Session};
 use crate::cmd::live::{self, KEY_WAIT, Key};
 
 /// What is on the screen.
@@ -19,6 +20,9 @@ pub(super) struct View {
     pub(super) round: Round,
     pub(super) selected: usize,
     pub(super) curves: HashMap<Connection, Curves>,
+    pub(super) names: Names,
+    /// Of the round's connections, in their order.
+    pub(super) sessions: Vec<Session>,
 }
 
 /// The past of a connection, the latest last.
@@ -57,17 +61,22 @@ impl View {
             round: Round::default(),
             selected: 0,
             curves: HashMap::new(),
+            names: Names::default(),
+            sessions: Vec::new(),
         }
     }
 
     pub(super) fn show(&mut self, mut round: Round) {
-        // Rows stay where they are, so that an eye can follow them; new ones come below.
+        // Rows stay where they are, so that an eye can follow them; new ones come below, those of a
+        // session that is there with it.
         let chosen = self.round.connections.get(self.selected).map(|row| row.connection);
         let order: HashMap<Connection, usize> =
             self.round.connections.iter().map(|row| row.connection).zip(0..).collect();
         round
             .connections
             .sort_by_key(|row| order.get(&row.connection).copied().unwrap_or(usize::MAX));
+        self.names.learn(&round.connections);
+        self.sessions = self.names.together(&mut round.connections);
         self.curves.retain(|connection, _| {
             round.connections.iter().any(|row| row.connection == *connection)
         });

@@ -146,7 +146,7 @@ impl Column {
 }
 
 /// A text that says so where its end has no room: an address without its last digit is another one.
-fn shortened(text: String, width: u16) -> String {
+pub(super) fn shortened(text: String, width: u16) -> String {
     let width = usize::from(width);
     match text.char_indices().nth(width) {
         None => text,
@@ -195,16 +195,20 @@ pub(super) fn curves(rows: &[Row], area: Rect) -> Option<Rect> {
     Some(Rect { x, width: columns[at].1, ..area }.intersection(area))
 }
 
-/// The table of these connections; `past` has the rates of each.
+/// The table of these connections; `past` has the rates of each. Above those of `begins` a line
+/// stays empty.
 pub(super) fn table<'a>(
     rows: &[Row],
     past: impl Fn(&Row) -> Option<&'a VecDeque<u64>>,
+    begins: &[usize],
     screen: u16,
 ) -> Table<'static> {
     let columns = columns(rows, screen);
-    let lines = rows.iter().map(|row| {
+    let lines = rows.iter().enumerate().flat_map(|(at, row)| {
         let past = past(row);
-        Cells::new(columns.iter().map(|(column, width)| column.cell(row, past, *width)))
+        let cells = columns.iter().map(|(column, width)| column.cell(row, past, *width));
+        let empty = begins.contains(&at).then(|| Cells::new(Vec::<Cell<'_>>::new()));
+        empty.into_iter().chain([Cells::new(cells.collect::<Vec<_>>())])
     });
     // Numbers stand under the right end of their names.
     let head = columns.iter().map(|(column, _)| {
