@@ -123,7 +123,9 @@ def draw(dashboard: dict, prometheus: Prometheus, picture: Path) -> None:
 def number(figure, box: tuple, rows: int, panel: dict, found: list) -> None:
     """The latest value, large; or the names of what there is."""
     unit = panel["fieldConfig"]["defaults"].get("unit", "short")
-    now = [(name, numbers[-1]) for name, _, numbers in found]
+    # What was told earlier and is no more does not count.
+    latest = max((times[-1] for _, times, _ in found), default=0.0)
+    now = [(name, numbers[-1]) for name, times, numbers in found if times[-1] == latest]
     if panel.get("options", {}).get("textMode") == "name":
         text = "   ".join(name for name, last in now if last) or "no data"
     else:
