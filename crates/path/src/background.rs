@@ -12,7 +12,7 @@
 //!
 //! What it is not: it measures nothing, and has no say in the number of connections.
 
-use super::model::{Estimate, FULL_ROUNDS, LONG};
+use super::model::{Estimate, FULL_ROUNDS, LONG, PATIENCE_S};
 use super::rate::{COMMAND_BYTES, PROBE_QUEUE_S, RESPONSE, STARTUP_GAIN, State};
 use super::tcp::{ERROR_SHARE, INITIAL_WINDOW_SEGMENTS, MORE, OTHER_SHARE, SEGMENT_BYTES};
 
@@ -32,7 +32,7 @@ const ROOM_S: f64 = LONG * PROBE_QUEUE_S;
 /// When no queue has stood for so many seconds, steps are twice as long, and so on with the square:
 /// the pace goes with the cube of that time (RFC 9438). A flow of cubic that has lost is back by
 /// then.
-const IDLE_S: f64 = 5.0;
+const IDLE_S: f64 = PATIENCE_S.0;
 /// A slowdown comes after so many rounds, at least nine (LEDBAT++, periodic slowdown): what it
 /// costs is within the error of a mean.
 const SLOWDOWN_ROUNDS: f64 = 1.0 / ERROR_SHARE;

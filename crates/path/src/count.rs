@@ -14,15 +14,18 @@
 
 use std::collections::VecDeque;
 
+use super::law::WIRE_BYTES;
 use super::memory::Remembered;
-use super::model::{ASK_AGAIN_S, Estimate, FULL_ROUNDS, LATELY_S, MEASURE, TARGET_SHARE};
+use super::model::{
+    ASK_AGAIN_S, Estimate, FULL_ROUNDS, LATELY_S, MEASURE, PATIENCE_S, TARGET_SHARE,
+};
 use super::tcp::{INITIAL_WINDOW_SEGMENTS, MORE, OTHER_SHARE, SAMPLE_S, SEGMENT_BYTES, median};
 use super::why::Why;
 
 /// Connections that a transfer begins with (iSCSI-APT, 2009), and what a target grants.
 pub const CONNECTIONS: (u32, u32) = (4, 64);
 /// A path is taken for a gigabit's until something is known: payload in bytes a second.
-const ASSUMED_BANDWIDTH: f64 = 117e6;
+const ASSUMED_BANDWIDTH: f64 = 1e9 / 8.0 * SEGMENT_BYTES / WIRE_BYTES;
 /// A step multiplies N by this, and by less where sockets tell their windows: then no more is
 /// opened than half as many again as are needed.
 pub(crate) const STEPS: (f64, f64) = (2.0, 1.5);
@@ -45,8 +48,6 @@ const LEVEL_NOISE: f64 = TARGET_SHARE / 2.0;
 /// Held: two means over the longest of these in a row are another path's by their share
 /// ([`OTHER_SHARE`]) and by so many standard errors.
 const CHANGED_ERRORS: f64 = 4.0;
-/// Connections that do not come for so long were refused, and are asked for again later.
-const REFUSED_S: (f64, f64) = (5.0, 60.0);
 /// Round trip where none is known.
 const RTT_S: f64 = 0.05;
 
@@ -190,7 +191,8 @@ impl Count {
         }
     }
 
-    /// As many are open as were asked for; those that do not come are taken for refused.
+    /// As many are open as were asked for; those that do not come for long are taken for refused,
+    /// and asked for again later.
     fn are_open(&mut self, now: &Estimate) -> bool {
         let asked_s = *self.asked_s.get_or_insert(now.t_s);
         if now.connections >= self.n {
@@ -201,10 +203,10 @@ impl Count {
         if let Some((_, again_s)) = self.refused.filter(|(open, _)| *open == self.n) {
             return now.t_s < again_s;
         }
-        if now.t_s - asked_s > REFUSED_S.0.max(SETTLE_ROUND_TRIPS * rtt_s(now))
+        if now.t_s - asked_s > PATIENCE_S.0.max(SETTLE_ROUND_TRIPS * rtt_s(now))
             && now.connections > 0
         {
-            self.refused = Some((now.connections, now.t_s + REFUSED_S.1));
+            self.refused = Some((now.connections, now.t_s + PATIENCE_S.1));
             self.go_to(now.connections, Why::Refused);
             self.mode = Mode::Verify { full: 0.0 };
         }

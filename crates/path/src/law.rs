@@ -16,11 +16,12 @@ use std::fmt;
 use crate::count::CONNECTIONS;
 use crate::limit::BBR_LOSS_MAX;
 use crate::model::LOSS_SHARE;
+use crate::rate::WINDOW_LEAST_SEGMENTS;
 use crate::tcp::{CongestionControl, ERROR_SHARE, SEGMENT_BYTES, SHORT_RTT_S};
 
 /// A packet of [`SEGMENT_BYTES`] of payload on the wire: 14 of Ethernet header, 4 FCS, 8 preamble,
 /// 12 gap.
-const WIRE_BYTES: f64 = 1538.0;
+pub(crate) const WIRE_BYTES: f64 = 1538.0;
 /// Data of a PDU (MaxRecvDataSegmentLength as we negotiate it), and its header.
 pub const PDU_BYTES: f64 = 262_144.0;
 const HEADER_BYTES: f64 = 48.0;
@@ -34,8 +35,9 @@ const RENO_BETA: f64 = 0.5;
 const CUBIC_BETA: f64 = 0.7;
 /// bbr drains the path for 200 ms of every 10 s and probes below the rate in between.
 const BBR_SHARE: f64 = 0.97;
-/// Windows below this cannot use fast retransmit: timeouts again.
-const WINDOW_SEGMENTS_MIN: f64 = 4.0;
+/// Windows below twice the least cannot use fast retransmit, which needs three segments after the
+/// lost one: timeouts again.
+const WINDOW_SEGMENTS_MIN: f64 = 2.0 * WINDOW_LEAST_SEGMENTS;
 /// Part of tcp_wmem that is payload in flight: the rest is the bookkeeping of its packets.
 const SEND_BUFFER_SHARE: f64 = 0.67;
 /// Part of tcp_rmem that Linux advertises as window (tcp_adv_win_scale 1).

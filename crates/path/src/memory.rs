@@ -12,12 +12,14 @@
 
 use super::count::{SETTLE_ROUND_TRIPS, STEPS};
 use super::model::Estimate;
+use super::rate::STARTUP_GAIN;
 use super::tcp::OTHER_SHARE;
 
 /// What is older than this is forgotten, in seconds: networks are rebuilt by night.
 pub(crate) const LIFETIME_S: f64 = 86400.0;
-/// This part of what was remembered confirms it, and is the most that the RFC lets go before.
-const JUMP: f64 = 0.5;
+/// This part of what was remembered confirms it, and is the most that the RFC lets go before: a
+/// round of slow start less than all.
+const JUMP: f64 = 1.0 / STARTUP_GAIN;
 /// The round trip may be that many times the remembered one: from half to ten times (RFC 9959).
 const RTT_FACTORS: (f64, f64) = (0.5, 10.0);
 /// Rounds with enough to send after which a jump that is not carried will not be: half as many

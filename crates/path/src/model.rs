@@ -57,9 +57,12 @@ const RAISE_WEIGHT: f64 = 0.4;
 /// Once so many seconds of the line were sent less, which is the shortest queue that cruising holds
 /// in each of the rounds, a queue is shorter by a quarter of them, or not ours.
 const DRAINED_S: f64 = FULL_ROUNDS * TARGET_S.0;
+/// Others are waited for so many seconds; what they do now and then, they have done within the
+/// second.
+pub(crate) const PATIENCE_S: (f64, f64) = (5.0, 60.0);
 /// What did not empty is asked about again after seconds, each time twice as many, up to the
 /// second.
-pub(crate) const ASK_AGAIN_S: (f64, f64) = (10.0, 160.0);
+pub(crate) const ASK_AGAIN_S: (f64, f64) = (2.0 * PATIENCE_S.0, PATIENCE_S.1);
 
 /// What the path is like, as of the last sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

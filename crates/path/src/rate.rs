@@ -10,7 +10,7 @@
 //! TCP, ToN 2006; COPA, NSDI 2018).
 
 use super::background::Background;
-use super::model::{Estimate, FULL_ROUNDS, LONG, TARGET_S};
+use super::model::{Estimate, FULL_ROUNDS, LONG, TARGET_S, TARGET_SHARE};
 use super::tcp::{ERROR_SHARE, MORE, SEGMENT_BYTES, SHORT_RTT_S};
 
 /// Startup: what was carried grows by this factor in a round (slow start's, RFC 5681 §3.1); behind
@@ -30,8 +30,9 @@ const FIRST_COMMANDS: f64 = 16.0;
 /// Queues are corrected over this many times the time until a change is seen: a delayed loop is
 /// stable beyond π/2 and has no overshoot beyond e.
 pub(crate) const RESPONSE: f64 = 2.7;
-/// A probe begins with this step, and may always go to the second.
-const PROBE_STEPS: (f64, f64) = (0.01, 0.03);
+/// A probe begins with a step that puts a quarter of the target into a queue in a round trip, and
+/// may always put all of it there.
+const PROBE_STEPS: (f64, f64) = (TARGET_SHARE / 4.0, TARGET_SHARE);
 /// By this part the pace differs from the bandwidth at most.
 const OFF_MOST: f64 = MORE - 1.0;
 /// A step may put this time into a queue before it is seen: most queues of lines hold more.

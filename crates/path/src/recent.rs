@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use super::model::PATIENCE_S;
 use super::tcp::{SEGMENT_BYTES, median};
 
 /// What lies between two samples.
@@ -25,7 +26,7 @@ pub(crate) struct Interval {
 
 /// A base delay is the shortest of so many minima, each over seconds (`BASE_HISTORY`, RFC 6817
 /// §3.4.2: ten minutes).
-const MINIMA: (usize, f64) = (10, 60.0);
+const MINIMA: (usize, f64) = (10, PATIENCE_S.1);
 
 /// The least of the last minutes.
 #[derive(Clone, Debug, Default)]
