@@ -108,6 +108,28 @@ def test_a_unit_comes_grows_and_goes_while_sessions_look(daemon: Daemon):
     assert "Lun:1" not in libiscsi.ls(daemon.portal).stdout
 
 
+def test_a_unit_brings_a_target_of_its_own_and_takes_it_along(daemon: Daemon):
+    start(daemon)
+    own = "iqn.2026-11.org.example:own"
+    add = ("lun", "add", "own", "--path", daemon.folder / "own.img", "--create", "8M", "--target", own)
+    targets = lambda: json.loads(daemon.ask("status", "--json").stdout)["targets"]
+    assert f"there is no target {own}" in refused(daemon, *add)
+    assert "LUN 0: added" in daemon.ask(*add, "--new-target").stdout
+    assert sorted(targets()) == sorted([NAME_A, own])
+    assert own not in libiscsi.ls(daemon.portal).stdout, "it admits nobody"
+    again = ("lun", "add", "other", "--path", "mem:1M", "--target", own, "--new-target")
+    assert "is there already (" in refused(daemon, *again)
+    daemon.ask("initiator", "allow", HOST, "--target", own)
+    daemon.peer.kill()
+    daemon.start()
+    with session(daemon.portal, own, HOST) as its:
+        assert its.test_unit_ready() == GOOD
+    assert drop_ins(daemon) == [f"initiator-{HOST}.toml", "lun-own.toml"]
+    daemon.ask("initiator", "deny", HOST, "--target", own)
+    daemon.ask("lun", "remove", "own")
+    assert (targets(), drop_ins(daemon)) == ([NAME_A], [])
+
+
 def test_what_was_added_is_there_after_a_restart(daemon: Daemon):
     start(daemon)
     image = noise(daemon.folder / "b.img", 8 * MIB)

@@ -102,7 +102,8 @@ impl Text {
         if value { self.line(format_args!("{key} = true")) } else { self }
     }
 
-    fn line(mut self, line: impl Display) -> Self {
+    /// A line as it is.
+    pub(super) fn line(mut self, line: impl Display) -> Self {
         let _never_fails = writeln!(self.0, "{line}");
         self
     }

@@ -127,17 +127,17 @@ pub(crate) fn add(daemon: &Daemon, asked: &LunAdd) -> Result<Answer, Refused> {
     check_name("LUN", &asked.name)?;
     check_path(asked)?;
     let config = daemon.config();
-    let target = the_target(&config, asked.target.as_deref())?;
-    let free = || (0..=Lun::MAX).find(|number| !target.luns.contains_key(number));
-    let number = asked.lun.or_else(free);
-    let number = number.ok_or_else(|| format!("{} has no number left", target.name))?;
+    let (target, number) = match asked.new_target {
+        true => (new_target(&config, asked.target.as_deref())?, asked.lun.unwrap_or(0)),
+        false => place(the_target(&config, asked.target.as_deref())?, asked.lun)?,
+    };
     let file = file_of(daemon, KIND, &asked.name);
     let sources = sources(daemon)?;
     is_new(&sources, &file)?;
     let made = Made::before(asked)?;
-    let step = Step { file, text: Some(text(asked, &target.name, number)) };
+    let step = Step { file, text: Some(text(asked, &target, number)) };
     let added = Ready::new(daemon, sources, Some(step)).and_then(|ready| {
-        match ready.plan.why_unserved(&target.name, number).map(str::to_owned) {
+        match ready.plan.why_unserved(&target, number).map(str::to_owned) {
             Some(why) => Err(why.into()),
             None => ready.finish(),
         }
@@ -152,6 +152,25 @@ pub(crate) fn add(daemon: &Daemon, asked: &LunAdd) -> Result<Answer, Refused> {
     let config = daemon.config();
     let view = find(daemon, &config, &asked.name)?.view(daemon);
     Ok(Answer { luns: Some(vec![view]), ..changed(changes) })
+}
+
+/// Where a unit belongs in a target that is there.
+fn place(target: &TargetSection, asked: Option<u16>) -> Result<(String, u16), String> {
+    let free = || (0..=Lun::MAX).find(|number| !target.luns.contains_key(number));
+    let number = asked.or_else(free);
+    let number = number.ok_or_else(|| format!("{} has no number left", target.name))?;
+    Ok((target.name.clone(), number))
+}
+
+/// The name of a target that a unit brings with it.
+fn new_target(config: &Config, asked: Option<&str>) -> Result<String, String> {
+    let name = asked.ok_or("target: a new one wants a name")?;
+    let name =
+        iscsi_proto::names::check_name(name).map_err(|error| format!("{name:?}: {error}"))?;
+    match config.targets.get(&name) {
+        None => Ok(name),
+        Some(target) => Err(format!("the target {name} is there already ({})", target.place.at())),
+    }
 }
 
 /// What only the one who asks can mean.
@@ -171,6 +190,7 @@ fn check_path(asked: &LunAdd) -> Result<(), String> {
 
 fn text(asked: &LunAdd, target: &str, number: u16) -> String {
     let text = Text::of("lun add").table(drop_in::TARGET).text("name", target);
+    let text = if asked.new_target { text.line("anyone = false") } else { text };
     text.table("[[target.lun]]")
         .number("number", number)
         .text("path", &asked.path)

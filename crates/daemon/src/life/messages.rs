@@ -18,6 +18,10 @@ pub struct LunAdd {
     /// The target; may be left out where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
+    /// Make the target, which is not there yet. It admits nobody until `initiator_allow`, and goes
+    /// with its unit.
+    #[serde(default)]
+    pub new_target: bool,
     /// Its number; the lowest that is free unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lun: Option<u16>,

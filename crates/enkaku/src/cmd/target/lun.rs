@@ -49,6 +49,10 @@ struct AddArgs {
     /// The target; may be left out where there is one.
     #[arg(long, value_name = "IQN")]
     target: Option<String>,
+    /// Make that target, which is not there yet. It admits nobody until `initiator allow`, and goes
+    /// with the unit.
+    #[arg(long, requires = "target")]
+    new_target: bool,
     /// Its number; the lowest that is free unless given.
     #[arg(long, value_name = "N")]
     lun: Option<u16>,
@@ -154,6 +158,7 @@ fn request(args: AddArgs) -> anyhow::Result<LunAdd> {
         path,
         create: args.create,
         target: args.target,
+        new_target: args.new_target,
         lun: args.lun,
         read_only: args.read_only,
         block_size: args.block_size,
