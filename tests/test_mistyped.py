@@ -231,6 +231,15 @@ completions tcsh
 help serv
 target stauts
 secret $TMP/image
+csi --endpoint unix://$TMP/csi.sock
+csi --node --endpoint csi.sock
+csi --node --endpoint unix://$TMP/csi.sock --run-folder $TMP/run --node-id "worker one"
+csi --controller --endpoint unix://$TMP/csi.sock
+csi --controller --endpoint unix://$TMP/csi.sock --portal 192.0.2.1:iscsi --folder $TMP
+csi --controller --endpoint unix://$TMP/csi.sock --portal 192.0.2.1 --folder $TMP/none
+csi --controller --endpoint unix://$TMP/csi.sock --portal 192.0.2.1 --folder $TMP --target-base volumes
+csi --controller --endpoint unix://$TMP/image --portal 192.0.2.1 --folder $TMP
+target lun add vm1 --path /srv/vm1.img --new-target
 """
 LINES_OF_MANY = ("(nothing at all)", "target check", "target run", "target\n", "target lun\n")
 """These say more than one thing."""

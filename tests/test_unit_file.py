@@ -12,7 +12,7 @@ from enkaku_lab.peers import enkaku, need
 from enkaku_lab.process import peer, run
 
 UNIT = REPOSITORY / "contrib/enkaku-target.service"
-UNITS = sorted((REPOSITORY / "contrib").glob("*.service"))
+UNITS = sorted((REPOSITORY / "contrib").rglob("*.service"))
 EXAMPLE = REPOSITORY / "contrib/target.toml"
 TYPES_OF_252 = {"simple", "exec", "forking", "oneshot", "dbus", "notify", "idle"}
 """systemd.service(5) of 252. A word that is not among them is taken for `simple`, with a warning."""

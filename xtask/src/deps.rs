@@ -16,6 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("backends", &["block", "iscsi", "nbd", "rbd"]),
     ("block", &[]),
     ("conformance", &["iscsi-proto"]),
+    ("csi", &["daemon", "iscsi-proto"]),
     (
         "daemon",
         &["backends", "block", "discovery", "iscsi", "iscsi-proto", "path", "scsi", "wanlab"],
@@ -29,6 +30,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "backends",
             "block",
             "conformance",
+            "csi",
             "daemon",
             "discovery",
             "doctor",

@@ -21,7 +21,7 @@ mod metrics;
 pub mod mirror;
 mod pair;
 mod shared_place;
-mod socket;
+pub mod socket;
 mod state;
 mod toml_text;
 mod volume;

@@ -11,14 +11,14 @@ use tokio::net::UnixListener;
 pub(crate) const OWNER_AND_GROUP: u32 = 0o660;
 
 /// The owner alone.
-pub(crate) const OWNER: u32 = 0o600;
+pub const OWNER: u32 = 0o600;
 
 /// Opens a socket for those whom `mode` says. One that a dead process left behind is replaced;
 /// whatever else is there stays as it is.
 ///
 /// # Errors
 /// The system's; `AddrInUse` when somebody answers there, `AlreadyExists` when it is no socket.
-pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
+pub fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
     match std::fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
             let what = "there is something there that is no socket, which is left as it is; \

@@ -30,6 +30,7 @@ enum Command {
     Serve(cmd::serve::Args),
     Target(cmd::target::Args),
     Discover(cmd::discover::Args),
+    Csi(cmd::csi::Args),
     Isns(cmd::isns::Args),
     Info(cmd::info::Args),
     Copy(cmd::copy::Args),
@@ -70,13 +71,14 @@ fn main() -> ExitCode {
     // The daemon's log is set up by its configuration.
     if !matches!(&cli.command, Command::Target(args) if args.is_daemon()) {
         // A server's log says who comes and goes, as the daemon's does.
-        let least = u8::from(matches!(&cli.command, Command::Isns(_)));
+        let least = u8::from(matches!(&cli.command, Command::Csi(_) | Command::Isns(_)));
         cmd::init_logging(cli.verbose.max(least));
     }
     let result = match cli.command {
         Command::Serve(args) => cmd::run_async(cmd::serve::run(args)),
         Command::Target(args) => cmd::run_async(cmd::target::run(args)),
         Command::Discover(args) => cmd::run_async(cmd::discover::run(args)),
+        Command::Csi(args) => cmd::run_async(cmd::csi::run(args)),
         Command::Isns(args) => cmd::run_async(cmd::isns::run(args)),
         Command::Info(args) => cmd::run_async(cmd::info::run(args)),
         Command::Copy(args) => cmd::run_async(cmd::copy::run(args)),

@@ -20,7 +20,7 @@ const GROUPS: &[(&str, &[&str])] = &[
         "Use a volume",
         &["discover", "info", "attach", "detach", "copy", "ls", "cat", "media", "bench", "mirror"],
     ),
-    ("Serve volumes", &["serve", "target", "isns", "secret"]),
+    ("Serve volumes", &["serve", "target", "csi", "isns", "secret"]),
     ("Watch and judge", &["doctor", "monitor", "diagnose", "nic", "conformance"]),
     ("Try in a lab", &["wan", "plan", "tune"]),
     ("This program", &["completions"]),

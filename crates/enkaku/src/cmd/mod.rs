@@ -8,6 +8,7 @@ pub(crate) mod cat;
 pub(crate) mod completions;
 pub(crate) mod conformance;
 pub(crate) mod copy;
+pub(crate) mod csi;
 pub(crate) mod detach;
 pub(crate) mod diagnose;
 pub(crate) mod discover;

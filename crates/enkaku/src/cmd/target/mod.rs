@@ -22,7 +22,7 @@ use super::{say, without_numbers};
 const CONFIG: &str = "/etc/enkaku/target.toml";
 
 /// The admin socket, unless told otherwise.
-const SOCKET: &str = "/run/enkaku/target.sock";
+pub(crate) const SOCKET: &str = "/run/enkaku/target.sock";
 
 /// Runs the target daemon, or talks to one.
 #[derive(clap::Args, Debug)]
