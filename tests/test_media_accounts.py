@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 import socket
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from enkaku_lab.process import Peer, run
 MIB = 1 << 20
 FILM = "films/summer.mp4"
 PASSWORD = "correct horse"
+LOCAL_FLAGS = 3
+"""Of what tcgetattr tells (termios(3))."""
 
 pytestmark = pytest.mark.needs("mke2fs", "curl")
 
@@ -85,6 +88,8 @@ def typed(words: list[object], lines: list[str]) -> tuple[int, str]:
             before = len(seen)
             while b": " not in seen[before:]:
                 seen += os.read(terminal, 4096)
+            # rpassword asks first, and hides then what is typed.
+            wait_for(lambda: not termios.tcgetattr(terminal)[LOCAL_FLAGS] & termios.ECHO, "hidden")
             os.write(terminal, f"{line}\n".encode())
         while piece := os.read(terminal, 4096):
             seen += piece

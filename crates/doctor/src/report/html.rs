@@ -144,7 +144,8 @@ fn bars(page: &mut String, part: &Part, diagnosis: &Diagnosis) {
     let now = part.bytes_per_s.or(part.findings.first().and_then(|one| one.limit_bytes_per_s));
     let mut rows: Vec<(String, f64)> = now.map(|now| ("now".to_owned(), now)).into_iter().collect();
     for (number, one) in (1..).zip(&part.findings) {
-        rows.extend(one.expected_bytes_per_s.map(|rate| (format!("with 1 to {number}"), rate)));
+        let what = if number == 1 { "with 1".to_owned() } else { format!("with 1 to {number}") };
+        rows.extend(one.expected_bytes_per_s.map(|rate| (what, rate)));
     }
     rows.push(("payload of the line".to_owned(), diagnosis.goal.bytes_per_s));
     let most = rows.iter().map(|(_, value)| *value).fold(1.0, f64::max);
