@@ -44,6 +44,9 @@ log file = {folder}/log/$name.$pid.log
 keyring = {folder}/keyring
 [mon.a]
 mon data = {folder}/mon
+# A full disk of the host is no reason to end: what it keeps here is some MiB.
+mon data avail crit = 1
+mon data avail warn = 2
 [osd.0]
 osd data = {folder}/osd
 """
