@@ -10,7 +10,7 @@ use crate::v1::{
 };
 use crate::{Controller, DRIVER};
 
-/// Of a plugin with a controller or without.
+/// The identity service of a plugin, which may have a controller.
 #[derive(Debug)]
 pub(crate) struct Plugin(pub(crate) Option<Controller>);
 

@@ -27,12 +27,19 @@ impl Busy {
         Ok(Working { busy: self.clone(), id: id.to_owned() })
     }
 
-    /// Carries something out, alone on `id`, whether or not anybody still waits for it.
-    pub(crate) async fn carry_out<T: Send + 'static>(
+    /// Carries something out with what a service has, alone on `id`, whether or not anybody still
+    /// waits for it.
+    pub(crate) async fn carry_out<S, T, F>(
         &self,
+        service: &Arc<S>,
         id: &str,
-        operation: impl Future<Output = Result<T, Status>> + Send + 'static,
-    ) -> Result<Response<T>, Status> {
+        operation: impl FnOnce(Arc<S>) -> F,
+    ) -> Result<Response<T>, Status>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Status>> + Send + 'static,
+    {
+        let operation = operation(Arc::clone(service));
         let working = self.begin(id)?;
         let task = tokio::spawn(async move {
             let result = operation.await;
@@ -76,7 +83,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_begun_ends_although_nobody_waits_and_nothing_else_begins_before() {
-        let busy = Busy::default();
+        let (busy, service) = (Busy::default(), Arc::new(()));
         let (go, gone) = oneshot::channel::<()>();
         let (done, was_done) = oneshot::channel();
         let operation = async move {
@@ -84,24 +91,27 @@ mod tests {
             let _ = done.send(());
             Ok(())
         };
-        let waiting = busy.carry_out("a", operation);
+        let waiting = busy.carry_out(&service, "a", |_| operation);
         assert!(tokio::time::timeout(Duration::from_millis(10), waiting).await.is_err());
-        let again = busy.carry_out("a", async { Ok(()) }).await;
+        let again = busy.carry_out(&service, "a", |_| async { Ok(()) }).await;
         assert_eq!(again.unwrap_err().code(), tonic::Code::Aborted);
-        assert!(busy.carry_out("b", async { Ok(()) }).await.is_ok());
+        assert!(busy.carry_out(&service, "b", |_| async { Ok(()) }).await.is_ok());
         go.send(()).unwrap();
         was_done.await.unwrap();
-        while busy.carry_out("a", async { Ok(()) }).await.is_err() {
+        while busy.carry_out(&service, "a", |_| async { Ok(()) }).await.is_err() {
             tokio::task::yield_now().await;
         }
     }
 
     #[tokio::test]
     async fn a_panic_lets_others_work() {
-        let busy = Busy::default();
+        let (busy, service) = (Busy::default(), Arc::new(()));
         let panics = async { if true { panic!("on purpose") } else { Ok(()) } };
-        assert_eq!(busy.carry_out("a", panics).await.unwrap_err().code(), tonic::Code::Internal);
-        assert!(busy.carry_out("a", async { Ok(()) }).await.is_ok());
+        assert_eq!(
+            busy.carry_out(&service, "a", |_| panics).await.unwrap_err().code(),
+            tonic::Code::Internal
+        );
+        assert!(busy.carry_out(&service, "a", |_| async { Ok(()) }).await.is_ok());
     }
 
     #[test]

@@ -119,18 +119,6 @@ impl Controller {
         }
         all
     }
-
-    /// Does something alone on a volume or a snapshot, with what the service has.
-    async fn carry_out<T: Send + 'static, F>(
-        &self,
-        id: &str,
-        operation: impl FnOnce(Arc<Inner>) -> F,
-    ) -> Result<Response<T>, Status>
-    where
-        F: Future<Output = Result<T, Status>> + Send + 'static,
-    {
-        self.0.busy.carry_out(id, operation(Arc::clone(&self.0))).await
-    }
 }
 
 impl Inner {
@@ -159,7 +147,7 @@ impl Service for Controller {
     ) -> Result<Response<CreateVolumeResponse>, Status> {
         let wanted = volumes::New::read(request.into_inner())?;
         let id = wanted.id.clone();
-        self.carry_out(&id, |inner| volumes::create(inner, wanted)).await
+        self.0.busy.carry_out(&self.0, &id, |inner| volumes::create(inner, wanted)).await
     }
 
     async fn delete_volume(
@@ -167,7 +155,7 @@ impl Service for Controller {
         request: Request<DeleteVolumeRequest>,
     ) -> Result<Response<DeleteVolumeResponse>, Status> {
         let id = required("volume_id", request.into_inner().volume_id)?;
-        self.carry_out(&id.clone(), |inner| volumes::delete(inner, id)).await
+        self.0.busy.carry_out(&self.0, &id.clone(), |inner| volumes::delete(inner, id)).await
     }
 
     async fn controller_expand_volume(
@@ -178,7 +166,10 @@ impl Service for Controller {
         let id = required("volume_id", request.volume_id)?;
         let missing = || Status::invalid_argument("capacity_range is missing");
         let wanted = size::Wanted::new(Some(request.capacity_range.ok_or_else(missing)?))?;
-        self.carry_out(&id.clone(), |inner| volumes::expand(inner, id, wanted)).await
+        self.0
+            .busy
+            .carry_out(&self.0, &id.clone(), |inner| volumes::expand(inner, id, wanted))
+            .await
     }
 
     async fn list_volumes(
@@ -212,7 +203,10 @@ impl Service for Controller {
         let usage = usage(request.volume_capability)?;
         let read_only = request.readonly || usage.is_read_only();
         let wanted = publish::Wanted { node, read_only, several: usage.is_for_several_nodes() };
-        self.carry_out(&id.clone(), |inner| publish::publish(inner, id, wanted)).await
+        self.0
+            .busy
+            .carry_out(&self.0, &id.clone(), |inner| publish::publish(inner, id, wanted))
+            .await
     }
 
     async fn controller_unpublish_volume(
@@ -222,7 +216,10 @@ impl Service for Controller {
         let request = request.into_inner();
         let id = required("volume_id", request.volume_id)?;
         let node = request.node_id;
-        self.carry_out(&id.clone(), |inner| publish::unpublish(inner, id, node)).await
+        self.0
+            .busy
+            .carry_out(&self.0, &id.clone(), |inner| publish::unpublish(inner, id, node))
+            .await
     }
 
     async fn create_snapshot(
@@ -234,7 +231,10 @@ impl Service for Controller {
         let source = required("source_volume_id", request.source_volume_id)?;
         refuse_parameters(&request.parameters)?;
         let id = snapshots::id_of(&name);
-        self.carry_out(&id.clone(), |inner| snapshots::create(inner, id, source)).await
+        self.0
+            .busy
+            .carry_out(&self.0, &id.clone(), |inner| snapshots::create(inner, id, source))
+            .await
     }
 
     async fn delete_snapshot(
@@ -242,7 +242,7 @@ impl Service for Controller {
         request: Request<DeleteSnapshotRequest>,
     ) -> Result<Response<DeleteSnapshotResponse>, Status> {
         let id = required("snapshot_id", request.into_inner().snapshot_id)?;
-        self.carry_out(&id.clone(), |inner| snapshots::delete(inner, id)).await
+        self.0.busy.carry_out(&self.0, &id.clone(), |inner| snapshots::delete(inner, id)).await
     }
 
     async fn list_snapshots(

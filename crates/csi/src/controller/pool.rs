@@ -227,7 +227,7 @@ mod tests {
         let pool = Pool::open(folder.path()).unwrap();
         assert!(pool.names().unwrap().is_empty(), "the trial leaves nothing");
         let (blank, copy) = (pool.volume("csi-a", None), pool.volume("csi-a", Some("snap-x")));
-        // Of a volume whose name begins like that.
+        // The file of another volume, whose name begins as this one's does.
         fs::write(pool.volume("csi-ab", None), "other").unwrap();
         new_file(blank.as_ref()).unwrap().set_len(1 << 20).unwrap();
         pool.make_way("csi-a", &blank).unwrap();

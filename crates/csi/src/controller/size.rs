@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(size((5 << 20) + 1, (5 << 20) + 2, 0), None);
         assert_eq!(size(1, 0, 0), Some(1 << 20));
         assert_eq!(size(1, 100, 0), None);
-        // Of what it is made of, all of it.
+        // A copy is at least as large as its original.
         assert_eq!(size(1 << 20, 0, 3 << 20), Some(3 << 20));
         assert_eq!(size(1 << 20, 2 << 20, 3 << 20), None);
         assert_eq!(size(i64::MAX, 0, 0), None);

@@ -80,18 +80,6 @@ impl Node {
         };
         Ok(Self(Arc::new(Inner { devices, busy: Busy::default() })))
     }
-
-    /// Does something alone on a volume, with what the service has.
-    async fn carry_out<T: Send + 'static, F>(
-        &self,
-        id: &str,
-        operation: impl FnOnce(Arc<Inner>) -> F,
-    ) -> Result<Response<T>, Status>
-    where
-        F: Future<Output = Result<T, Status>> + Send + 'static,
-    {
-        self.0.busy.carry_out(id, operation(Arc::clone(&self.0))).await
-    }
 }
 
 #[tonic::async_trait]
@@ -101,7 +89,10 @@ impl Service for Node {
         request: Request<NodeStageVolumeRequest>,
     ) -> Result<Response<NodeStageVolumeResponse>, Status> {
         let wanted = stage::Wanted::read(request.into_inner())?;
-        self.carry_out(&wanted.id.clone(), |inner| stage::stage(inner, wanted)).await
+        self.0
+            .busy
+            .carry_out(&self.0, &wanted.id.clone(), |inner| stage::stage(inner, wanted))
+            .await
     }
 
     async fn node_unstage_volume(
@@ -112,7 +103,10 @@ impl Service for Node {
         let id = required("volume_id", request.volume_id)?;
         let staging = absolute("staging_target_path", request.staging_target_path)?;
         let id = known(id)?;
-        self.carry_out(&id.clone(), |inner| stage::unstage(inner, id, staging)).await
+        self.0
+            .busy
+            .carry_out(&self.0, &id.clone(), |inner| stage::unstage(inner, id, staging))
+            .await
     }
 
     async fn node_publish_volume(
@@ -120,7 +114,10 @@ impl Service for Node {
         request: Request<NodePublishVolumeRequest>,
     ) -> Result<Response<NodePublishVolumeResponse>, Status> {
         let wanted = publish::Wanted::read(request.into_inner())?;
-        self.carry_out(&wanted.id.clone(), |inner| publish::publish(inner, wanted)).await
+        self.0
+            .busy
+            .carry_out(&self.0, &wanted.id.clone(), |inner| publish::publish(inner, wanted))
+            .await
     }
 
     async fn node_unpublish_volume(
@@ -131,7 +128,7 @@ impl Service for Node {
         let id = required("volume_id", request.volume_id)?;
         let place = absolute("target_path", request.target_path)?;
         let id = known(id)?;
-        self.carry_out(&id, |_| publish::unpublish(place)).await
+        self.0.busy.carry_out(&self.0, &id, |_| publish::unpublish(place)).await
     }
 
     async fn node_get_volume_stats(
@@ -161,7 +158,7 @@ impl Service for Node {
         let id = required("volume_id", request.volume_id.clone())?;
         required("volume_path", request.volume_path.clone())?;
         let id = known(id).map_err(not_found)?;
-        self.carry_out(&id.clone(), |inner| stage::expand(inner, id, request)).await
+        self.0.busy.carry_out(&self.0, &id.clone(), |inner| stage::expand(inner, id, request)).await
     }
 
     async fn node_get_capabilities(

@@ -15,7 +15,7 @@ pub(super) struct Mount {
     root: PathBuf,
     pub(super) place: PathBuf,
     pub(super) read_only: bool,
-    /// Of the file system: ext4, xfs, devtmpfs.
+    /// The type of the file system: ext4, xfs, devtmpfs.
     pub(super) kind: String,
     source: PathBuf,
 }

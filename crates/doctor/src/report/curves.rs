@@ -5,10 +5,10 @@ use std::fmt::Write;
 use crate::facts::Curves;
 use crate::units::{rate, size, time};
 
-/// Of the figure: its width, what is kept for words, and the height of one curve with the space
+/// The figure's width, the width kept for words in it, and the height of one curve with the space
 /// below it.
 const SIZE: (f64, f64, f64) = (720.0, 160.0, 84.0);
-/// Of that height, the space, where the last one has its times.
+/// The space below a curve, in which the lowest curve has its times.
 const SPACE: f64 = 20.0;
 
 /// Name, values, how a value is written, and the colour.
