@@ -20,6 +20,7 @@ use iscsi_proto::pdu::TaskAttribute;
 
 use super::cdb;
 use super::disk::RemoteDisk;
+use super::isid::digest_long;
 use super::member::Part;
 use super::probe::Prober;
 use super::reservation::{
@@ -65,6 +66,14 @@ impl RemoteDisk {
     pub async fn fence(&self) -> Result<Option<Arc<dyn Fence>>> {
         let fence = Reservation::of(self).await?;
         Ok(fence.map(|fence| Arc::new(fence) as Arc<dyn Fence>))
+    }
+
+    /// A key to reserve the unit under that this initiator port has, and its successor under the
+    /// same name, and nobody else.
+    pub fn reservation_key(&self) -> u64 {
+        let shared = self.shared();
+        let port = format!("{} {:06x}", shared.config.initiator_name, shared.isid.bits);
+        digest_long(&port) | 1 // no registration has the key 0
     }
 }
 

@@ -195,7 +195,7 @@ fn access_is_ours(directory: &Path) -> bool {
 }
 
 /// FNV-1a: spreads well, which is all that is asked of it.
-fn digest_long(text: &str) -> u64 {
+pub(super) fn digest_long(text: &str) -> u64 {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;
     text.bytes().fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
