@@ -66,7 +66,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("iscsi", &["block", "iscsi-proto", "path", "scsi"]),
     ("iscsi-proto", &["durability"]),
-    ("media", &["backends", "block", "files", "iscsi"]),
+    ("media", &["backends", "block", "files", "iscsi", "scsi"]), // scsi: a target of its tests
     ("nbd", &["block", "durability"]),
     ("path", &[]),
     ("python", &["backends", "block", "export", "iscsi", "path"]),

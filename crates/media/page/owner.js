@@ -55,6 +55,7 @@ const states = {
   off: "off",
   damaged: "there, and cannot be read",
   away: "can be unplugged",
+  edited: "being edited: nothing is sent of it until nobody writes any more",
 };
 
 function home(one) {

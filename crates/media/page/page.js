@@ -141,17 +141,19 @@ function markPosition(item, one) {
 
 // ── storage ─────────────────────────────────────────────────────────────────────────────────────
 
-const isOff = (home) => home && ["off", "damaged", "away"].includes(home.state);
+const isOff = (home) => home && ["off", "damaged", "away", "edited"].includes(home.state);
 
 function told(home) {
   const since = home.since ? ` since ${new Date(home.since).toLocaleString()}` : "";
   if (home.state === "away") return `The owner of the storage “${home.name}” has it${since}.`;
+  if (home.state === "edited") return `The storage “${home.name}” is being edited${since}.`;
   return home.state === "damaged"
     ? `The storage “${home.name}” cannot be read${since}.`
     : `The storage “${home.name}” is off${since}.`;
 }
 
-const brief = (home) => (home.state === "away" ? `“${home.name}” is with its owner` : `“${home.name}” is off`);
+const briefly = { away: "is with its owner", edited: "is being edited" };
+const brief = (home) => `“${home.name}” ${briefly[home.state] ?? "is off"}`;
 
 function markHomes() {
   for (const item of grid.children) {

@@ -1,4 +1,5 @@
-//! [`FileBody`]: parts of a file as the body of a response.
+//! [`FileBody`]: parts of a file as the body of a response. What was read waits until whoever lends
+//! the file has confirmed that it is still that file's: while one lot waits, the next is read.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,6 +19,13 @@ const BYTES_FIRST: u64 = 1 << 20;
 /// With as many responses as the server allows, it is its memory.
 const BYTES_MAX: u64 = 8 << 20;
 
+/// Most bytes of it that have come and wait to be confirmed: a round trip's at 320 Mbit/s and
+/// 100 ms.
+const HELD_MAX: u64 = 4 << 20;
+
+/// Whether what was read is the file's, and if not, why nothing more is sent.
+pub type Confirming = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+
 /// Who lends a file, as long as it is sent.
 pub trait Holder: Send {
     /// It could not be read.
@@ -28,6 +36,9 @@ pub trait Holder: Send {
 
     /// Why it is not sent any more, as soon as there is a reason; wakes the task then.
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<String>;
+
+    /// Confirms what was read before this is called.
+    fn confirm(&self) -> Confirming;
 }
 
 /// Bytes of a file, read while the client takes them. hyper drops it when the client is gone, and
@@ -36,8 +47,22 @@ pub struct FileBody {
     file: FileReader,
     segments: VecDeque<Segment>,
     reading: Option<Reading>,
+    held: Held,
     left: u64,
     holder: Option<Box<dyn Holder>>,
+}
+
+/// What was read, in order.
+#[derive(Default)]
+struct Held {
+    pieces: VecDeque<Bytes>,
+    /// How many of them, from the front, are confirmed.
+    confirmed: usize,
+    bytes: u64,
+    /// What is being confirmed, and how many pieces that is about.
+    confirming: Option<(Confirming, usize)>,
+    /// The whole body has been read, or all that can be.
+    end: Option<Result<(), Error>>,
 }
 
 /// What a body is made of.
@@ -56,7 +81,7 @@ impl FileBody {
         let segments: VecDeque<Segment> = segments.into_iter().collect();
         let left = segments.iter().map(Segment::len).sum();
         let file = file.clone().with_config(config);
-        Self { file, segments, reading: None, left, holder: None }
+        Self { file, segments, reading: None, held: Held::default(), left, holder: None }
     }
 
     /// Tells this one of a failure, and keeps it until the body is sent or dropped.
@@ -77,6 +102,76 @@ impl FileBody {
             holder.sent(bytes.len() as u64);
         }
         Frame::data(bytes)
+    }
+
+    /// Nothing more is sent.
+    fn give_up(&mut self) {
+        self.segments.clear();
+        self.reading = None;
+        self.held = Held { end: Some(Ok(())), ..Held::default() };
+        self.holder = None;
+    }
+
+    fn ended(&mut self, why: String) -> Error {
+        tracing::info!(why, "a stream ends");
+        self.give_up();
+        let (what, source) = ("content of a file", BlockError::Unreachable(why));
+        Error::Device { what, offset: 0, source }
+    }
+
+    /// Takes what has come, as far as there is room. The task is woken for what is still to come.
+    fn take(&mut self, context: &mut Context<'_>) {
+        while self.held.end.is_none() && self.held.bytes < HELD_MAX {
+            if let Some(reading) = &mut self.reading {
+                match reading.poll_next(context) {
+                    Poll::Pending => return,
+                    Poll::Ready(Some(Ok(bytes))) => self.held.push(bytes),
+                    Poll::Ready(Some(Err(error))) => self.held.end = Some(Err(error)),
+                    Poll::Ready(None) => self.reading = None,
+                }
+                continue;
+            }
+            match self.segments.pop_front() {
+                Some(Segment::Text(text)) => self.held.push(text),
+                Some(Segment::Part(part)) => self.reading = Some(self.file.read(part)),
+                None => self.held.end = Some(Ok(())),
+            }
+        }
+    }
+
+    /// Has what was taken confirmed. Ready: some of it is, or there is nothing to wait for.
+    fn poll_confirmed(&mut self, context: &mut Context<'_>) -> Poll<Result<(), String>> {
+        while self.held.confirmed == 0 && !self.held.pieces.is_empty() {
+            let (confirming, pieces) = match &mut self.held.confirming {
+                Some(confirming) => confirming,
+                nothing => match self.holder.as_ref().map(|holder| holder.confirm()) {
+                    Some(confirming) => nothing.insert((confirming, self.held.pieces.len())),
+                    None => {
+                        self.held.confirmed = self.held.pieces.len();
+                        break;
+                    }
+                },
+            };
+            let outcome = ready!(confirming.as_mut().poll(context));
+            self.held.confirmed = *pieces;
+            self.held.confirming = None;
+            outcome?;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Held {
+    fn push(&mut self, piece: Bytes) {
+        self.bytes += piece.len() as u64;
+        self.pieces.push_back(piece);
+    }
+
+    fn pop(&mut self) -> Option<Bytes> {
+        self.confirmed = self.confirmed.checked_sub(1)?;
+        let piece = self.pieces.pop_front()?;
+        self.bytes -= piece.len() as u64;
+        Some(piece)
     }
 }
 
@@ -100,34 +195,31 @@ impl Body for FileBody {
         if let Some(holder) = &mut self.holder
             && let Poll::Ready(why) = holder.poll_end(context)
         {
-            tracing::info!(why, "a stream ends");
-            self.segments.clear();
-            self.reading = None;
-            self.holder = None;
-            let (what, source) = ("content of a file", BlockError::Unreachable(why));
-            return Poll::Ready(Some(Err(Error::Device { what, offset: 0, source })));
+            return Poll::Ready(Some(Err(self.ended(why))));
         }
-        loop {
-            if let Some(reading) = &mut self.reading {
-                match ready!(reading.poll_next(context)) {
-                    Some(Ok(bytes)) => return Poll::Ready(Some(Ok(self.sent(bytes)))),
-                    Some(Err(error)) => {
-                        // The client only sees that the connection ends too early.
-                        tracing::warn!(%error, "a file cannot be sent to its end");
-                        if let Some(holder) = &self.holder {
-                            holder.failed(&error);
-                        }
-                        self.segments.clear();
-                        self.reading = None;
-                        return Poll::Ready(Some(Err(error)));
-                    }
-                    None => self.reading = None,
-                }
+        self.take(context);
+        match self.poll_confirmed(context) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(why)) => return Poll::Ready(Some(Err(self.ended(why)))),
+            Poll::Pending => return Poll::Pending,
+        }
+        if let Some(piece) = self.held.pop() {
+            return Poll::Ready(Some(Ok(self.sent(piece))));
+        }
+        match self.held.end.take() {
+            None => Poll::Pending,
+            Some(Ok(())) => {
+                self.held.end = Some(Ok(()));
+                Poll::Ready(None)
             }
-            match self.segments.pop_front() {
-                Some(Segment::Text(text)) => return Poll::Ready(Some(Ok(self.sent(text)))),
-                Some(Segment::Part(part)) => self.reading = Some(self.file.read(part)),
-                None => return Poll::Ready(None),
+            Some(Err(error)) => {
+                // The client only sees that the connection ends too early.
+                tracing::warn!(%error, "a file cannot be sent to its end");
+                if let Some(holder) = &self.holder {
+                    holder.failed(&error);
+                }
+                self.give_up();
+                Poll::Ready(Some(Err(error)))
             }
         }
     }
@@ -138,5 +230,108 @@ impl Body for FileBody {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use block::backend::MemoryDevice;
+    use block::{BlockDevice, Device, WriteFlags};
+    use files::FileExtent;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    const SIZE: u64 = 12 << 20;
+
+    /// Who waits for an answer.
+    type Question = oneshot::Sender<Result<(), String>>;
+
+    /// Confirms when it is told to.
+    #[derive(Clone, Default)]
+    struct Lender {
+        asked: Arc<Mutex<VecDeque<Question>>>,
+    }
+
+    impl Lender {
+        fn asked(&self) -> usize {
+            self.asked.lock().unwrap().len()
+        }
+
+        fn say(&self, answer: Result<(), String>) {
+            self.asked.lock().unwrap().pop_front().expect("a question").send(answer).unwrap();
+        }
+    }
+
+    impl Holder for Lender {
+        fn failed(&self, _: &Error) {}
+
+        fn sent(&self, _: u64) {}
+
+        fn poll_end(&mut self, _: &mut Context<'_>) -> Poll<String> {
+            Poll::Pending
+        }
+
+        fn confirm(&self) -> Confirming {
+            let (sender, answer) = oneshot::channel();
+            self.asked.lock().unwrap().push_back(sender);
+            Box::pin(async move { answer.await.unwrap_or(Err("gone".into())) })
+        }
+    }
+
+    async fn lent() -> (FileBody, Lender) {
+        let device = MemoryDevice::new(SIZE, 512).unwrap();
+        device.write(0, vec![7; SIZE as usize].into(), WriteFlags::NONE).await.unwrap();
+        let device: Device = Arc::new(device);
+        let file = FileReader::new(device, vec![FileExtent { offset: 0, len: SIZE, at: Some(0) }]);
+        let lender = Lender::default();
+        let body = FileBody::new(&file, [Segment::Part(0..SIZE)]);
+        (body.with_holder(Box::new(lender.clone())), lender)
+    }
+
+    type Polled = Poll<Option<Result<Frame<Bytes>, Error>>>;
+
+    fn poll(body: &mut FileBody) -> Polled {
+        Pin::new(body).poll_frame(&mut Context::from_waker(std::task::Waker::noop()))
+    }
+
+    /// Bytes that can be had now.
+    fn had(body: &mut FileBody) -> u64 {
+        let mut bytes = 0;
+        while let Poll::Ready(Some(Ok(frame))) = poll(body) {
+            bytes += frame.into_data().unwrap().len() as u64;
+        }
+        bytes
+    }
+
+    #[tokio::test]
+    async fn nothing_is_handed_on_before_it_is_confirmed_and_no_more_waits_than_may() {
+        let (mut body, lender) = lent().await;
+        assert_eq!((had(&mut body), lender.asked()), (0, 1), "one question at a time");
+        assert!(body.held.bytes >= HELD_MAX && body.held.bytes < HELD_MAX + (1 << 20));
+        let mut all = 0;
+        while all < SIZE {
+            assert!(poll(&mut body).is_pending());
+            lender.say(Ok(()));
+            let some = had(&mut body);
+            assert!(some > 0 && some <= HELD_MAX + (1 << 20), "{some}");
+            all += some;
+        }
+        assert!(matches!(poll(&mut body), Poll::Ready(None)));
+        assert_eq!((all, body.left()), (SIZE, 0));
+    }
+
+    #[tokio::test]
+    async fn what_is_not_confirmed_is_never_handed_on() {
+        let (mut body, lender) = lent().await;
+        assert!(poll(&mut body).is_pending());
+        lender.say(Ok(()));
+        assert!(had(&mut body) > 0);
+        lender.say(Err("its owner is editing it".into()));
+        let Poll::Ready(Some(Err(error))) = poll(&mut body) else { panic!("no end") };
+        assert!(error.to_string().contains("its owner is editing it"), "{error}");
+        assert!(matches!(poll(&mut body), Poll::Ready(None)), "and no byte more");
     }
 }

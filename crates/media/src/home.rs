@@ -6,19 +6,15 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use backends::{Location, Volume as Remote};
-use block::{BlockError, Device};
-use files::{Partition, Table, Volume as FileSystem};
+use block::Device;
 use iscsi::initiator::Secret;
-use tokio::sync::RwLock;
 use tokio::time::Instant;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use crate::aside::aside;
-use crate::catalogue::{HomeSpec, Place};
+use crate::catalogue::HomeSpec;
 use crate::lease::Lease;
-use crate::line::Line;
-use crate::recent::Recent;
+use crate::opened::Opened;
 
 /// How long an opening may take: a login of several round trips at 300 ms, and what is read then.
 const OPEN_TIME_MAX: Duration = Duration::from_secs(12);
@@ -30,8 +26,8 @@ pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// so often: a login each time.
 const LOOK_AGAIN: Duration = Duration::from_secs(120);
 
-/// How long a logout may take.
-const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
+/// What a stream ends with that may be of another file from then on.
+pub(crate) const EDITED: &str = "its owner is editing it";
 
 /// How volumes are opened, which is the caller's.
 #[derive(Clone, Debug)]
@@ -69,22 +65,7 @@ enum Condition {
     /// Its owner has said that he unplugs it, and has not taken that back.
     Away(SystemTime),
     /// It was not.
-    Off { since: SystemTime, retry: Instant, why: String, is_damaged: bool },
-}
-
-/// A volume in use.
-pub(crate) struct Opened {
-    pub(crate) files: RwLock<FileSystem>,
-    /// When what it has kept of the disk was last forgotten.
-    pub(crate) refreshed: Mutex<Instant>,
-    /// Its identity, for tags.
-    pub(crate) id: String,
-    pub(crate) used: Mutex<Instant>,
-    pub(crate) line: Line,
-    pub(crate) recent: Recent,
-    session: Option<Session>,
-    /// Since when it has had no connection.
-    down: Mutex<Option<SystemTime>>,
+    Off { since: SystemTime, retry: Instant, why: String, absence: Absence },
 }
 
 /// Storage that cannot be used now.
@@ -98,10 +79,21 @@ pub struct Off {
     pub retry_after: Duration,
     /// What went wrong, for whoever runs the server: it may name addresses.
     pub why: String,
+    /// In which way it cannot be used.
+    pub absence: Absence,
+}
+
+/// In which way storage cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absence {
+    /// It cannot be reached.
+    Off,
     /// It can be reached, and what is there cannot be read.
-    pub is_damaged: bool,
+    Damaged,
     /// Its owner has taken it away: nobody looks for it until he says that it is back.
-    pub is_away: bool,
+    Away,
+    /// Its owner is writing to it.
+    Edited,
 }
 
 /// What a page shows of a home.
@@ -154,7 +146,7 @@ impl Home {
         // As a task, which goes on when nobody waits for it.
         match tokio::spawn(async move { home.open().await }).await {
             Ok(entered) => entered,
-            Err(error) => Err(self.off(&format!("opening it ended: {error}"), false)),
+            Err(error) => Err(self.off(&format!("opening it ended: {error}"), Absence::Off)),
         }
     }
 
@@ -185,9 +177,12 @@ impl Home {
                 let opened = place.insert(Arc::new(opened));
                 Ok(Lease::new(self, opened))
             }
-            Ok(Some(Err((why, is_damaged)))) => Err(self.off(&why, is_damaged)),
-            Ok(None) => Err(self.off("opening it went wrong", true)),
-            Err(_) => Err(self.off(&format!("no answer within {OPEN_TIME_MAX:?}"), false)),
+            Ok(Some(Err((why, absence)))) => Err(self.off(&why, absence)),
+            Ok(None) => Err(self.off("opening it went wrong", Absence::Damaged)),
+            Err(_) => {
+                let why = format!("no answer within {OPEN_TIME_MAX:?}");
+                Err(self.off(&why, Absence::Off))
+            }
         }
     }
 
@@ -203,13 +198,9 @@ impl Home {
     /// It was off when somebody last tried.
     fn noted_off(&self) -> Option<Off> {
         match &self.known().condition {
-            Condition::Off { since, retry, why, is_damaged } => Some(Off {
-                name: self.spec.name.clone(),
-                since: *since,
+            Condition::Off { since, retry, why, absence } => Some(Off {
                 retry_after: retry.saturating_duration_since(Instant::now()),
-                why: why.clone(),
-                is_damaged: *is_damaged,
-                is_away: false,
+                ..self.absent(*absence, *since, why)
             }),
             away => self.told_away(away),
         }
@@ -222,14 +213,17 @@ impl Home {
 
     fn told_away(&self, condition: &Condition) -> Option<Off> {
         let Condition::Away(since) = condition else { return None };
-        Some(Off {
-            name: self.spec.name.clone(),
-            since: *since,
-            retry_after: RETRY_AFTER,
-            why: "its owner has taken it away".into(),
-            is_damaged: false,
-            is_away: true,
-        })
+        Some(self.absent(Absence::Away, *since, "its owner has taken it away"))
+    }
+
+    fn absent(&self, absence: Absence, since: SystemTime, why: &str) -> Off {
+        let (name, why) = (self.spec.name.clone(), why.to_owned());
+        Off { name, since, retry_after: RETRY_AFTER, why, absence }
+    }
+
+    /// Its owner is writing to it, since then.
+    pub(crate) fn edited(&self, since: SystemTime) -> Off {
+        self.absent(Absence::Edited, since, EDITED)
     }
 
     /// Its owner takes it away: nobody is let in from now on.
@@ -246,7 +240,7 @@ impl Home {
     }
 
     /// Notes that it is off, and since when.
-    fn off(&self, why: &str, is_damaged: bool) -> Off {
+    fn off(&self, why: &str, absence: Absence) -> Off {
         let mut known = self.known();
         if let Some(away) = self.told_away(&known.condition) {
             return away;
@@ -259,21 +253,13 @@ impl Home {
             warn!(home = self.spec.name, volume = self.spec.place.key(), why, "off");
         }
         let retry = Instant::now() + RETRY_AFTER;
-        let why = why.to_owned();
-        known.condition = Condition::Off { since, retry, why: why.clone(), is_damaged };
-        Off {
-            name: self.spec.name.clone(),
-            since,
-            retry_after: RETRY_AFTER,
-            why,
-            is_damaged,
-            is_away: false,
-        }
+        known.condition = Condition::Off { since, retry, why: why.to_owned(), absence };
+        self.absent(absence, since, why)
     }
 
     /// Somebody has found that it is not there any more: the next one begins anew.
     pub(crate) fn lost(self: &Arc<Self>, opened: &Arc<Opened>, why: &str) -> Off {
-        let off = self.off(why, false);
+        let off = self.off(why, Absence::Off);
         let (home, opened) = (Arc::clone(self), Arc::clone(opened));
         tokio::spawn(async move {
             let mut place = home.opened.lock().await;
@@ -292,16 +278,12 @@ impl Home {
         if let Ok(place) = self.opened.try_lock()
             && let Some(opened) = &*place
         {
-            return match opened.down_since() {
-                None => Status::On,
-                Some(since) => Status::Off(Off {
-                    name: self.spec.name.clone(),
-                    since,
-                    retry_after: RETRY_AFTER,
-                    why: "it has no connection".into(),
-                    is_damaged: false,
-                    is_away: false,
-                }),
+            return match (opened.down_since(), opened.view.edited_since()) {
+                (None, None) => Status::On,
+                (None, Some(since)) => Status::Off(self.edited(since)),
+                (Some(since), _) => {
+                    Status::Off(self.absent(Absence::Off, since, "it has no connection"))
+                }
             };
         }
         if let Some(off) = self.noted_off() {
@@ -336,7 +318,7 @@ impl Home {
     pub(crate) fn let_go_after(&self, idle: Duration) {
         let Ok(mut place) = self.opened.try_lock() else { return };
         if let Some(opened) = &*place {
-            opened.recent.forget_old();
+            opened.view.recent().forget_old();
         }
         // Every lease has a count of its own.
         let is_idle = place.as_ref().is_some_and(|opened| {
@@ -354,130 +336,8 @@ impl Home {
 
     /// Logs out, whoever uses it.
     pub(crate) async fn close(&self) {
-        let opened = self.opened.lock().await.take();
-        if let Some(session) = opened.as_ref().and_then(|opened| opened.session.as_ref()) {
-            close(&session.0).await;
-        }
-    }
-}
-
-impl Opened {
-    /// What went wrong, and whether it is the content of the volume.
-    async fn open(spec: HomeSpec, opening: Opening) -> Result<Self, (String, bool)> {
-        let (device, session) = match &spec.place {
-            Place::Url(location) => {
-                let location =
-                    with_password(location, &spec, &opening).map_err(|why| (why, true))?;
-                let opened = Remote::open(&location, opening.volumes).await;
-                let session = Session(opened.map_err(|error| (error.to_string(), false))?);
-                (session.0.device(), Some(session))
-            }
-            Place::Path(path) => ((opening.path)(path).map_err(|why| (why, false))?, None),
-        };
-        let files = match read(device, &spec).await {
-            Ok(files) => files,
-            Err(why) => {
-                if let Some(session) = &session {
-                    close(&session.0).await; // before this process may end
-                }
-                return Err(why);
-            }
-        };
-        let (id, now) = (files.identity().id, Instant::now());
-        Ok(Self {
-            files: RwLock::new(files),
-            refreshed: Mutex::new(now),
-            id,
-            used: Mutex::new(now),
-            line: Line::new(),
-            recent: Recent::default(),
-            session,
-            down: Mutex::default(),
-        })
-    }
-
-    fn last_used(&self) -> Instant {
-        *self.used.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Since when no connection has been up.
-    fn down_since(&self) -> Option<SystemTime> {
-        let session = self.session.as_ref()?;
-        let mut down = self.down.lock().unwrap_or_else(PoisonError::into_inner);
-        if session.0.connection_count() > 0 {
-            *down = None;
-        } else if down.is_none() {
-            *down = Some(SystemTime::now());
-        }
-        *down
-    }
-}
-
-/// The file system of a home's volume, or what is wrong with it as [`Opened::open`] tells.
-async fn read(device: Device, spec: &HomeSpec) -> Result<FileSystem, (String, bool)> {
-    let told = |error: files::Error| {
-        let is_damaged = !matches!(error, files::Error::Device { .. });
-        (error.to_string(), is_damaged)
-    };
-    let table = Table::read(device).await.map_err(told)?;
-    let partition = choose(&table, spec.partition).map_err(|why| (why, true))?;
-    let files = table.open(partition).await.map_err(told)?;
-    for warning in table.warnings().iter().cloned().chain(files.warnings()) {
-        warn!(home = spec.name, warning);
-    }
-    Ok(files)
-}
-
-/// Logs out when it is dropped.
-struct Session(Remote);
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        let remote = self.0.clone();
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { close(&remote).await });
-        }
-    }
-}
-
-async fn close(remote: &Remote) {
-    match tokio::time::timeout(CLOSE_TIME_MAX, remote.close()).await {
-        // There is nothing to flush, which a unit that is reserved for somebody else refuses.
-        Ok(Ok(()) | Err(BlockError::Fenced)) => {}
-        Ok(Err(error)) => debug!(%error, "logout"),
-        Err(_) => debug!("no answer to the logout"),
-    }
-}
-
-fn with_password(
-    location: &Location,
-    spec: &HomeSpec,
-    opening: &Opening,
-) -> Result<Location, String> {
-    let mut location = location.clone();
-    if let (Location::Iscsi(url), Some(file)) = (&mut location, &spec.password_file) {
-        url.password = Some((opening.secret)(file)?);
-    }
-    Ok(location)
-}
-
-/// The partition that is meant.
-fn choose(table: &Table, number: Option<u32>) -> Result<&Partition, String> {
-    if let Some(number) = number {
-        let found = table.partitions().iter().find(|partition| partition.number == number);
-        return found.ok_or_else(|| format!("it has no partition {number}"));
-    }
-    let readable: Vec<&Partition> = table.readable().collect();
-    match (&readable[..], table.partitions()) {
-        ([one], _) => Ok(one),
-        // The error of its opening says what is there instead.
-        ([], [one]) => Ok(one),
-        ([], _) => Err("none of its partitions has a file system that can be read".into()),
-        (several, _) => {
-            let numbers: Vec<String> =
-                several.iter().take(8).map(|one| one.number.to_string()).collect();
-            let numbers = numbers.join(", ");
-            Err(format!("several partitions have a file system ({numbers}): name one, partition ="))
+        if let Some(opened) = self.opened.lock().await.take() {
+            opened.close().await;
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use block::BlockError;
 use bytes::Bytes;
@@ -12,14 +12,12 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use crate::aside::aside;
-use crate::body::Holder;
-use crate::home::{Home, Off, Opened};
+use crate::body::{Confirming, Holder};
+use crate::home::{EDITED, Home, Off};
+use crate::opened::Opened;
 use crate::respond::Resource;
+use crate::view::{Found, Sending, Trouble};
 use crate::watching::Watching;
-
-/// What is kept of a file system is looked at anew after this time, so that a file that was
-/// replaced is seen. A seek of a player soon after its start costs no more round trips.
-const REFRESH_AFTER: Duration = Duration::from_secs(2);
 
 /// How long it may take until a file is found.
 const LOOK_UP_TIME_MAX: Duration = Duration::from_secs(15);
@@ -51,12 +49,12 @@ impl Lease {
     /// # Errors
     /// [`Missing`].
     pub async fn file(&self, path: &str) -> Result<Resource, Missing> {
-        let (opened, path) = (Arc::clone(&self.opened), path.to_owned());
-        self.within_time(move || async move { look_up(&opened, &path).await }).await
+        let found = self.find(path).await?;
+        Ok(self.resource(found))
     }
 
-    /// A file of the volume, whose line this viewer shares with others, and what others who watch
-    /// the same have got over it.
+    /// A file of the volume, whose line this viewer shares with others, with what others who watch
+    /// the same have got over it; and what it is known by while it is sent.
     ///
     /// # Errors
     /// [`Missing`].
@@ -64,11 +62,22 @@ impl Lease {
         &self,
         path: &str,
         viewer: String,
-    ) -> Result<Resource, Missing> {
-        let (resource, opened) = (self.file(path).await?, &self.opened);
-        let version = resource.version();
-        Ok(resource
-            .through(|device| opened.recent.shared(opened.line.shared(device, viewer), &version)))
+    ) -> Result<(Resource, Sending), Missing> {
+        let found = self.find(path).await?;
+        let sending = found.sending(path);
+        let (resource, opened) = (self.resource(found), &self.opened);
+        let (version, recent) = (resource.version(), opened.view.recent());
+        let share = |device| recent.shared(opened.line.shared(device, viewer), &version);
+        Ok((resource.through(share), sending))
+    }
+
+    async fn find(&self, path: &str) -> Result<Found, Missing> {
+        let (opened, path) = (Arc::clone(&self.opened), path.to_owned());
+        self.within_time(move || async move { opened.view.file(&path).await }).await
+    }
+
+    fn resource(&self, found: Found) -> Resource {
+        Resource::new(found.file, &self.opened.id, &found.entry.name, found.entry.version)
     }
 
     /// All bytes of a small file.
@@ -77,15 +86,7 @@ impl Lease {
     /// [`Missing`]; it is larger.
     pub async fn content(&self, path: &str, bytes_max: u64) -> Result<Bytes, Missing> {
         let (opened, path) = (Arc::clone(&self.opened), path.to_owned());
-        self.within_time(move || async move {
-            let resource = look_up(&opened, &path).await?;
-            let (file, size) = (resource.file(), resource.file().size());
-            if size > bytes_max {
-                return Err(Error::TooMuch { place: path, what: "bytes", max: bytes_max });
-            }
-            file.read_at(0, usize::try_from(size).unwrap_or(usize::MAX)).await
-        })
-        .await
+        self.within_time(move || async move { opened.view.small(&path, bytes_max).await }).await
     }
 
     /// Lists a folder, or tells the one file that a path leads to.
@@ -94,20 +95,49 @@ impl Lease {
     /// [`Missing`].
     pub async fn list(&self, path: &[u8]) -> Result<Vec<files::Entry>, Missing> {
         let (opened, path) = (Arc::clone(&self.opened), path.to_owned());
-        self.within_time(move || async move {
-            let files = opened.files.read().await;
-            let entry = files.find(path).await?;
-            match entry.kind {
-                files::EntryKind::Folder => files.list(&entry).await,
-                _ => Ok(vec![entry]),
+        self.within_time(move || async move { opened.view.list(&path).await }).await
+    }
+
+    /// Whether what was read of a file before this was called is its own.
+    ///
+    /// # Errors
+    /// Why it is not, or cannot be told: what is sent of it ends.
+    async fn confirm(self: Arc<Self>, sending: &mut Option<Sending>) -> Result<(), String> {
+        let Some(known) = sending.take() else { return Err(EDITED.into()) };
+        let view = &self.opened.view;
+        let is_still = view.is_still_at(&known).await.map_err(|trouble| self.told(&trouble))?;
+        if is_still {
+            *sending = Some(known);
+            return Ok(());
+        }
+        let opened = Arc::clone(&self.opened);
+        let look = move || async move {
+            let mut known = known;
+            opened.view.look_again(&mut known).await.map(|()| known)
+        };
+        match tokio::time::timeout(LOOK_UP_TIME_MAX, aside(look)).await {
+            Ok(Some(Ok(known))) => {
+                *sending = Some(known);
+                Ok(())
             }
-        })
-        .await
+            Ok(Some(Err(trouble))) => Err(self.told(&trouble)),
+            Ok(None) => Err("looking for its file went wrong".into()),
+            Err(_) => Err(format!("no answer within {LOOK_UP_TIME_MAX:?}")),
+        }
+    }
+
+    /// What a stream ends with.
+    fn told(&self, trouble: &Trouble) -> String {
+        match trouble {
+            Trouble::Edited => EDITED.into(),
+            Trouble::Files(error) => error.to_string(),
+            Trouble::Silent(why) => self.home.lost(&self.opened, why).why,
+        }
     }
 
     /// What the volume is, wherever it is plugged in.
     pub async fn identity(&self) -> files::Identity {
-        self.opened.files.read().await.identity()
+        self.opened.view.identity().await
     }
 
     async fn within_time<T, F>(
@@ -116,11 +146,18 @@ impl Lease {
     ) -> Result<T, Missing>
     where
         T: Send + 'static,
-        F: Future<Output = files::Result<T>>,
+        F: Future<Output = Result<T, Trouble>>,
     {
         let lost = |why: &str| Err(Missing::Off(self.home.lost(&self.opened, why)));
         match tokio::time::timeout(LOOK_UP_TIME_MAX, aside(work)).await {
-            Ok(Some(done)) => done.map_err(|error| self.judge(error)),
+            Ok(Some(done)) => done.map_err(|trouble| match trouble {
+                Trouble::Files(error) => self.judge(error),
+                Trouble::Silent(why) => Missing::Off(self.home.lost(&self.opened, &why)),
+                Trouble::Edited => {
+                    let since = self.opened.view.edited_since();
+                    Missing::Off(self.home.edited(since.unwrap_or_else(SystemTime::now)))
+                }
+            }),
             Ok(None) => lost("looking for a file went wrong"),
             Err(_) => lost(&format!("no answer within {LOOK_UP_TIME_MAX:?}")),
         }
@@ -144,24 +181,6 @@ impl Lease {
     }
 }
 
-async fn look_up(opened: &Opened, path: &str) -> files::Result<Resource> {
-    let is_old = {
-        let mut refreshed = opened.refreshed.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_old = refreshed.elapsed() >= REFRESH_AFTER;
-        if is_old {
-            *refreshed = Instant::now();
-        }
-        is_old
-    };
-    if is_old {
-        opened.files.write().await.refresh().await?;
-    }
-    let files = opened.files.read().await;
-    let entry = files.find(path).await?;
-    let file = files.open_file(&entry).await?;
-    Ok(Resource::new(file, &opened.id, &entry.name, entry.version))
-}
-
 /// Does it say that the storage is gone, and not that a place on it is damaged?
 fn is_lost(error: &Error) -> bool {
     matches!(error, Error::Device { source, .. } if !matches!(source, BlockError::Medium(_)))
@@ -175,10 +194,12 @@ impl Drop for Lease {
 
 /// A lease that is being sent, and its place among those.
 pub(crate) struct Streaming {
-    pub(crate) lease: Lease,
+    pub(crate) lease: Arc<Lease>,
     /// Held, and given back with it.
     pub(crate) _place: OwnedSemaphorePermit,
     pub(crate) watching: Watching,
+    /// What the file was when it was looked at; with whoever looks again, meanwhile.
+    pub(crate) sending: Arc<tokio::sync::Mutex<Option<Sending>>>,
 }
 
 impl Holder for Streaming {
@@ -194,5 +215,10 @@ impl Holder for Streaming {
 
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<String> {
         self.watching.poll_end(context)
+    }
+
+    fn confirm(&self) -> Confirming {
+        let (lease, sending) = (Arc::clone(&self.lease), Arc::clone(&self.sending));
+        Box::pin(async move { lease.confirm(&mut *sending.lock().await).await })
     }
 }

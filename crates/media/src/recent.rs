@@ -1,5 +1,9 @@
 //! [`Recent`]: what came of a home's files a short time ago, for others who watch the same. A piece
 //! that several want goes over the line once, if they want it within a minute, or while it comes.
+//!
+//! As soon as somebody is known to have written to the volume, all of it is forgotten, and what is
+//! still on its way is for those who wait for it already: they ask again how the volume is before
+//! they hand it on, as they do with what they have read themselves ([`View`](crate::view::View)).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -26,6 +30,9 @@ pub(crate) struct Recent(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
+    /// The moment of the volume behind which all of it was asked for; stays 0 where writes are not
+    /// counted.
+    moment: u64,
     /// By file and place on the device.
     pieces: BTreeMap<Key, Piece>,
     /// Those that are here, oldest first, and when they came.
@@ -58,6 +65,15 @@ impl Recent {
         Arc::new(ReadOnlyLayer::new(Sharing { device, recent, version }))
     }
 
+    /// The volume is at this moment, or was when somebody asked. Of a greater one than before,
+    /// nothing that was asked for earlier may be what is there now.
+    pub(crate) fn move_to(&self, moment: u64) {
+        let mut state = self.lock();
+        if moment > state.moment {
+            *state = State { moment, ..State::default() };
+        }
+    }
+
     /// Forgets what is too old.
     pub(crate) fn forget_old(&self) {
         self.lock().shrink(BYTES_MAX);
@@ -68,26 +84,30 @@ impl Recent {
     }
 
     /// The piece that has `len` bytes from there, and where it begins; else that which `read` is
-    /// going to bring.
-    fn find(&self, key: Key, len: u64, read: impl FnOnce() -> Coming) -> (u64, Found) {
+    /// going to bring. And the moment of the volume behind which it was asked for.
+    fn find(&self, key: Key, len: u64, read: impl FnOnce() -> Coming) -> (u64, Found, u64) {
         let mut state = self.lock();
+        let moment = state.moment;
         let before = state.pieces.range((Arc::clone(&key.0), 0)..=key.clone()).next_back();
         if let Some(((_, at), piece)) = before
             && at + piece.len() >= key.1 + len
             && let Some(found) = piece.found()
         {
-            return (*at, found);
+            return (*at, found, moment);
         }
         let coming = read().shared();
         if let Some(weak) = coming.downgrade() {
             state.put(key.clone(), Piece::Coming(weak, len));
         }
-        (key.1, Found::Coming(coming))
+        (key.1, Found::Coming(coming), moment)
     }
 
-    /// A piece has come.
-    fn keep(&self, key: Key, bytes: &Bytes) {
+    /// A piece has come that was asked for behind this moment.
+    fn keep(&self, key: Key, bytes: &Bytes, moment: u64) {
         let mut state = self.lock();
+        if state.moment != moment {
+            return; // it may be of before or after what was written
+        }
         let len = bytes.len() as u64;
         let is_there = |piece: &Piece| match piece {
             Piece::Here(_) => piece.len() >= len, // another one who waited for it has kept it
@@ -103,9 +123,9 @@ impl Recent {
     }
 
     /// A piece will not come.
-    fn failed(&self, key: &Key) {
+    fn failed(&self, key: &Key, moment: u64) {
         let mut state = self.lock();
-        if let Some(Piece::Coming(..)) = state.pieces.get(key) {
+        if state.moment == moment && matches!(state.pieces.get(key), Some(Piece::Coming(..))) {
             state.pieces.remove(key);
         }
     }
@@ -173,18 +193,18 @@ impl Reads for Sharing {
                     device.read(offset, Buf::new(len)).await.map(Buf::freeze).map_err(Arc::new)
                 })
             };
-            let (at, found) = recent.find(key.clone(), len as u64, read);
+            let (at, found, moment) = recent.find(key.clone(), len as u64, read);
             let bytes = match found {
                 Found::Here(bytes) => bytes,
                 Found::Coming(coming) => {
                     let key = (key.0, at);
                     match coming.await {
                         Ok(bytes) => {
-                            recent.keep(key, &bytes);
+                            recent.keep(key, &bytes, moment);
                             bytes
                         }
                         Err(error) => {
-                            recent.failed(&key);
+                            recent.failed(&key, moment);
                             return Err(told(&error));
                         }
                     }
@@ -294,6 +314,39 @@ mod tests {
         assert_eq!(state(&home), (0, 0, 0));
         check(&home.file("a"), 0..PIECE).await;
         assert_eq!(home.bytes(), 3 * once);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_comes_after_a_write_reads_anew_also_what_was_on_its_way_to_others() {
+        let home = Home::new(0);
+        let read = || {
+            let file = home.file("a");
+            tokio::spawn(async move { file.read_at(0, 4096).await.unwrap() })
+        };
+        home.recent.move_to(1);
+        let first = read();
+        tokio::task::yield_now().await;
+        assert_eq!(home.disk.counts.under_way(), 1);
+        // Somebody writes; whoever waits for a piece of before does not get it from a later one.
+        home.recent.move_to(2);
+        let second = read();
+        tokio::task::yield_now().await;
+        assert_eq!(home.disk.counts.under_way(), 2);
+        home.disk.turns.add_permits(1);
+        first.await.unwrap();
+        let (third, before) = (read(), home.bytes());
+        home.disk.turns.add_permits(1);
+        second.await.unwrap();
+        third.await.unwrap();
+        assert_eq!(home.bytes(), before, "it waited for the second one");
+        // What came is for all as long as nobody writes, and an answer of before says nothing.
+        home.recent.move_to(1);
+        check(&home.file("a"), 0..4096).await;
+        assert_eq!(home.bytes(), before);
+        home.recent.move_to(3);
+        home.disk.turns.add_permits(1);
+        check(&home.file("a"), 0..4096).await;
+        assert!(home.bytes() > before);
     }
 
     #[tokio::test(start_paused = true)]

@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::access::{Access, Who};
 use crate::answers::{Answer, content, elsewhere, json, later, nothing, own, page, text};
 use crate::catalogue::Video;
-use crate::home::Off;
+use crate::home::{Absence, Off};
 use crate::lease::{Lease, Missing, Streaming};
 use crate::owner;
 use crate::respond::{content_type, respond};
@@ -198,12 +198,11 @@ async fn route(app: &App, asked: &Asked<'_>, path: &str) -> Answer {
 
 fn off(off: &Off) -> Answer {
     let (name, since) = (&off.name, told::time(off.since));
-    let line = if off.is_away {
-        format!("the owner of the storage {name:?} has it, since {since}")
-    } else if off.is_damaged {
-        format!("the storage {name:?} cannot be read, since {since}")
-    } else {
-        format!("the storage {name:?} is off, since {since}")
+    let line = match off.absence {
+        Absence::Away => format!("the owner of the storage {name:?} has it, since {since}"),
+        Absence::Damaged => format!("the storage {name:?} cannot be read, since {since}"),
+        Absence::Edited => format!("the storage {name:?} is being edited, since {since}"),
+        Absence::Off => format!("the storage {name:?} is off, since {since}"),
     };
     later(StatusCode::SERVICE_UNAVAILABLE, &line, off.retry_after.as_secs() + 1)
 }
@@ -260,8 +259,8 @@ async fn video(app: &App, asked: &Asked<'_>, id: &str) -> Answer {
     };
     // Two devices of one person are two viewers; several answers for one player are one.
     let viewer = format!("{} {}", asked.who.shown(), asked.peer);
-    let resource = match lease.shared_file(&video.path, viewer).await {
-        Ok(resource) => resource,
+    let (resource, sending) = match lease.shared_file(&video.path, viewer).await {
+        Ok(shared) => shared,
         Err(error) => return missing(&error),
     };
     let watching = app.watchers.enter(Stream {
@@ -273,9 +272,10 @@ async fn video(app: &App, asked: &Asked<'_>, id: &str) -> Answer {
     let mut answer =
         respond(&asked.head.method, &asked.head.headers, &resource).map(|body| match body {
             Either::Left(body) => Either::Left(body.with_holder(Box::new(Streaming {
-                lease,
+                lease: Arc::new(lease),
                 _place: place,
                 watching,
+                sending: Arc::new(tokio::sync::Mutex::new(Some(sending))),
             }))),
             nothing => nothing,
         });

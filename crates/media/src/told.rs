@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::access::Who;
 use crate::catalogue::Video;
-use crate::home::{Home, Status};
+use crate::home::{Absence, Home, Status};
 use crate::respond::content_type;
 use crate::route::{App, Asked};
 use crate::shelf::Stock;
@@ -118,9 +118,15 @@ fn condition(home: &Home) -> Value {
         Status::Unknown => ("unknown", None),
         Status::Ready => ("ready", None),
         Status::On => ("on", None),
-        Status::Off(off) if off.is_away => ("away", Some(time(off.since))),
-        Status::Off(off) if off.is_damaged => ("damaged", Some(time(off.since))),
-        Status::Off(off) => ("off", Some(time(off.since))),
+        Status::Off(off) => {
+            let state = match off.absence {
+                Absence::Off => "off",
+                Absence::Damaged => "damaged",
+                Absence::Away => "away",
+                Absence::Edited => "edited",
+            };
+            (state, Some(time(off.since)))
+        }
     };
     json!({ "name": home.spec().name, "state": state, "since": since })
 }

@@ -6,7 +6,6 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,17 +25,21 @@ pub(crate) const LEN: usize = 700;
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 /// A disk from the corpus: `u32` sectors, then `u24` sector, `u16` bytes, the bytes.
-pub(crate) fn write_disk(path: &Path) {
+pub(crate) fn disk() -> Vec<u8> {
     let number =
         |bytes: &[u8]| bytes.iter().fold(0usize, |sum, byte| sum << 8 | usize::from(*byte));
-    let file = std::fs::File::create(path).unwrap();
-    file.set_len(number(&DISK[..4]) as u64 * 512).unwrap();
+    let mut content = vec![0; number(&DISK[..4]) * 512];
     let mut rest = &DISK[4..];
     while !rest.is_empty() {
-        let (offset, len) = (number(&rest[..3]) as u64 * 512, number(&rest[3..5]));
-        file.write_all_at(&rest[5..5 + len], offset).unwrap();
+        let (offset, len) = (number(&rest[..3]) * 512, number(&rest[3..5]));
+        content[offset..offset + len].copy_from_slice(&rest[5..5 + len]);
         rest = &rest[5 + len..];
     }
+    content
+}
+
+pub(crate) fn write_disk(path: &Path) {
+    std::fs::write(path, disk()).unwrap();
 }
 
 fn open(path: &Path) -> Result<Device, String> {
@@ -64,8 +67,17 @@ pub(crate) async fn serve(is_there: bool, change: impl FnOnce(&mut Config)) -> S
     if is_there {
         write_disk(&folder.path().join("disk.img"));
     }
+    serve_catalogue(folder, &text("The Film"), change).await
+}
+
+/// Serves this catalogue, which is put into the folder.
+pub(crate) async fn serve_catalogue(
+    folder: TempDir,
+    text: &str,
+    change: impl FnOnce(&mut Config),
+) -> Served {
     let served = Served { address: SocketAddr::from(([127, 0, 0, 1], 0)), folder };
-    std::fs::write(served.catalogue(), text("The Film")).unwrap();
+    std::fs::write(served.catalogue(), text).unwrap();
     let mut config = Config::new(served.address, opening());
     change(&mut config);
     let server = Server::bind(config, served.catalogue()).await.unwrap();
