@@ -191,6 +191,9 @@ attach iscsi://127.0.0.1:$PORT/{IQN}/0 --nbd-device --nbd $TMP/nbd.sock
 attach iscsi://127.0.0.1:$PORT/{IQN}/0 --nbd-device --cache write-back
 attach iscsi://127.0.0.1:$PORT/{IQN}/0 --nbd $TMP/nbd.sock --successor-timeout 10s
 attach iscsi://127.0.0.1:$PORT/{IQN}/0 --list
+attach iscsi://127.0.0.1:$PORT/{IQN}/0 --nbd $TMP/nbd.sock --owner=steal
+attach iscsi://127.0.0.1:$PORT/{IQN}/0 --nbd $TMP/nbd.sock --owner --read-only
+attach nbd://127.0.0.1:$PORT/disk --nbd $TMP/nbd.sock --owner
 attach --json
 detach
 detach $TMP/nowhere

@@ -1,5 +1,7 @@
 """Block devices and file systems on an attached volume: loop devices and mounts."""
 
+import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +29,23 @@ def mounted(device: str, folder: Path) -> Iterator[Path]:
         yield folder
     finally:
         run([need("umount"), folder], timeout_s=180)
+
+
+@contextmanager
+def never_left_hanging(volume: Path) -> Iterator[None]:
+    """Around the use of a FUSE file by loop devices: if one is left, whatever failed, it gets errors.
+    Where the process that serves the file ends below a mounted file system, every `sync` of the host
+    waits for ever."""
+    number = os.minor(volume.stat().st_dev)
+    try:
+        yield
+    finally:
+        backing = Path("/sys/block").glob("loop*/loop/backing_file")
+        if any(file.read_text().strip() == str(volume) for file in backing):
+            with tempfile.TemporaryDirectory() as control:
+                run([need("mount"), "-t", "fusectl", "none", control])
+                (Path(control) / str(number) / "abort").write_text("1")
+                run([need("umount"), control])
 
 
 def make_ext4(device: str, options: list[object] = ()) -> None:

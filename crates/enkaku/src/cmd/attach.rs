@@ -1,6 +1,7 @@
 //! `enkaku attach`: a remote volume as a local file, an NBD export, a block device, or the LUN of a
 //! target here.
 
+mod owner;
 pub(crate) mod registry;
 
 use std::net::SocketAddr;
@@ -25,6 +26,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tracing::{info, warn};
 use wanlab::units;
 
+use self::owner::{Owner, Ownership};
 use self::registry::{Entry, Registered};
 use super::front::{self, IscsiFront};
 use super::remote::{CacheArgs, RemoteArgs, Volume, parse_location};
@@ -81,6 +83,12 @@ pub(crate) struct Args {
     /// Refuse all writes.
     #[arg(long)]
     read_only: bool,
+    /// Keep everybody else from writing to the volume while it is attached, and those who only read
+    /// it, as enkaku media, from believing it: a persistent reservation. With =take, whoever else
+    /// has one loses it.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "hold",
+          conflicts_with_all = ["read_only", "list"])]
+    owner: Option<Owner>,
     /// Write what is going on to this file as JSON, anew every second.
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
@@ -109,6 +117,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
              --cache read gathers writes in the kernel",
         ));
     }
+    if args.owner.is_some() {
+        Owner::check(url)?;
+    }
     let mut registered = Registered::default();
     let result = attach(&args, url, &mut registered).await;
     registered.end(result.as_ref().err().map(one_line));
@@ -130,7 +141,7 @@ async fn attach(
         }
     });
     let volume = volume.await?;
-    if !args.read_only {
+    if !args.read_only && args.owner.is_none() {
         register(&volume).await;
     }
     let carried = Arc::new(StatsLayer::new(volume.device()));
@@ -152,13 +163,22 @@ async fn attach(
         let attached = Attached::new(name, of, carried, cache.clone(), watched.clone());
         answering.spawn(attached.serve(metrics));
     }
-    let result = offer(args, url, device, chap, &volume, registered).await;
+    let (owned, result) = match own(args, url, &volume).await {
+        Ok(owned) => (owned, offer(args, url, device, chap, &volume, registered).await),
+        Err(error) => (None, Err(error)),
+    };
     drop((stats, answering));
     let written = cache.close().await;
     log_stats(&cache.stats());
+    // Others believe the disk as soon as it is given back, so all has to be on it.
+    let given_back = match owned {
+        Some(owned) => owned.end().await,
+        None => Ok(()),
+    };
     let closed = volume.close().await;
     result?;
     written.context("writing out the cache")?;
+    given_back?;
     closed.context("logging out")?;
     let failures = watched.failures();
     match failures.first {
@@ -168,6 +188,14 @@ async fn attach(
             url,
             failures.count
         ),
+    }
+}
+
+/// For nobody else, if that is asked for.
+async fn own(args: &Args, url: &Location, volume: &Volume) -> anyhow::Result<Option<Ownership>> {
+    match args.owner {
+        Some(owner) => Ownership::begin(url, volume, owner).await.map(Some),
+        None => Ok(None),
     }
 }
 
