@@ -172,7 +172,7 @@ def reflinks(folder: Path) -> Iterator[Path]:
 def plugin(daemon: Daemon) -> Iterator[Plugin]:
     with reflinks(daemon.folder) as volumes:
         made = Plugin(daemon, volumes)
-        daemon.write(target(NAME_A, "mem:1M"))
+        daemon.write()  # serves nothing yet, and nothing again when the last volume has gone
         daemon.start()
         try:
             made.start()
@@ -262,7 +262,7 @@ def test_what_a_controller_did_not_make_is_not_its(plugin: Plugin):
     """Units of somebody else, files that hold something, and what a kill in the middle has left."""
     image = noise(plugin.volumes / "csi-old.img", 2 * MIB)
     before = sha256(image)
-    plugin.daemon.ask("lun", "add", "csi-old", "--path", image, "--target", NAME_A)
+    plugin.daemon.ask("lun", "add", "csi-old", "--path", image, "--new-target", "--target", NAME_A)
     assert plugin.ids() == []
     assert refused(plugin.client.DeleteVolume, volume_id="csi-old").startswith("FAILED_PRECONDITION")
     assert refused(plugin.publish, "csi-old").startswith("NOT_FOUND")
@@ -356,7 +356,8 @@ def test_a_file_system_is_made_once_kept_grown_and_read(plugin: Plugin, tmp_path
     plugin.mount(id, place, xfs)
     said = refused(plugin.unstage, id)
     assert said.startswith("FAILED_PRECONDITION") and str(place) in said
-    # It grows while it is in use. (Of ext4 the kernel wants CAP_SYS_RESOURCE for that, which not every root has.)
+    # It grows while it is in use. (Of ext4 the kernel wants CAP_SYS_RESOURCE for that: not every root
+    # has it.)
     plugin.client.ControllerExpandVolume(volume_id=id, capacity_range={"required_bytes": 2 * size})
     expanded = plugin.client.NodeExpandVolume(
         volume_id=id, volume_path=str(place), capacity_range={"required_bytes": 2 * size}
@@ -512,7 +513,8 @@ def run_sanity(sanity: Path, plugin: Plugin, *more: str) -> str:
         f"--csi.stagingdir={plugin.folder}/staging", f"--csi.testvolumesize={SIZE}",
         f"--csi.testvolumeexpandsize={2 * SIZE}", "--ginkgo.no-color", *more,
     ]
-    # Its connecting may miss that it is connected already (it waits for the state to change), and gives up after 60 s.
+    # Its connecting may miss that it is connected already (it waits for the state to change), and
+    # gives up after 60 s.
     for _ in range(3):
         done = run(argv, timeout_s=SANITY_S_MAX, check=False)
         if "Connection timed out" not in done.stdout:

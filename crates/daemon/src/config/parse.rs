@@ -109,7 +109,9 @@ fn root(reader: &Reader, mut root: Section<'_, '_>) -> Option<Config> {
     let isns = root.section("isns").and_then(isns);
     let sections = root.sections("target");
     if sections.is_empty() {
-        root.complain("no target: nothing would be served (add [[target]])");
+        // No mistake: units and their targets may come and go while it runs, down to none.
+        let what = "no target: nothing is served (add [[target]], or `enkaku target lun add`)";
+        context.warnings.push(root.place().problem(what).to_string());
     }
     let targets = context.targets(sections);
     root.finish();

@@ -342,6 +342,13 @@ fn drop_ins_add_to_what_the_main_file_says() {
 }
 
 #[test]
+fn no_target_yet_is_a_warning() {
+    let config = parse("[[portal]]\nname = \"lan\"\nlisten = \"127.0.0.1:3260\"\n").unwrap();
+    assert!(config.targets.is_empty());
+    assert!(config.warnings[0].contains("no target: nothing is served"), "{:?}", config.warnings);
+}
+
+#[test]
 fn what_two_files_say_is_told_with_both_places() {
     let of_a = |more: &str| format!("[[target]]\nname = \"{A}\"\n{more}");
     let host = "[[target.initiator]]\nname = \"iqn.2026-11.a:host\"\n";
