@@ -189,25 +189,32 @@ class Client:
     def call(self, method: str, fields: dict) -> dict:
         service, asked, told = described()[2][method]
         message = encode(asked, fields)
-        body, answer, head = (self.scratch / f"curl-{name}" for name in ("body", "answer", "head"))
-        body.write_bytes(struct.pack(">BI", 0, len(message)) + message)
-        run(
-            [
-                need("curl"), "--silent", "--show-error", "--http2-prior-knowledge", "--unix-socket", self.socket,
-                "--header", "content-type: application/grpc", "--header", "te: trailers", "--data-binary", f"@{body}",
-                "--output", answer, "--dump-header", head, f"http://localhost/csi.v1.{service}/{method}",
-            ],
-            timeout_s=CALL_S_MAX,
-        )
+        body = struct.pack(">BI", 0, len(message)) + message
+        head, data = self.exchange(f"csi.v1.{service}/{method}", body)
         # Trailers stand behind the headers.
-        headers = dict(re.findall(r"^([\w-]+): (.*?)\r?$", head.read_text(), re.M))
+        headers = dict(re.findall(r"^([\w-]+): (.*?)\r?$", head, re.M))
         code = int(headers.get("grpc-status", "0"))
         if code != 0:
             raise Refused(CODES.get(code, str(code)), unquote(headers.get("grpc-message", "")))
-        data = answer.read_bytes()
         compressed, length = struct.unpack(">BI", data[:5])
         assert not compressed and len(data) == 5 + length
         return decode(told, data[5:])
+
+    def exchange(self, method: str, body: bytes) -> tuple[str, bytes]:
+        """Headers and the body that answer one; a body where there is any."""
+        asked, told, head = (self.scratch / f"curl-{name}" for name in ("asked", "told", "head"))
+        asked.write_bytes(body)
+        told.unlink(missing_ok=True)
+        run([need("curl"), *self.options(method, asked, told, head)], timeout_s=CALL_S_MAX)
+        return head.read_text(), told.read_bytes() if told.exists() else b""
+
+    def options(self, method: str, asked: Path, told: Path, head: Path) -> list[str]:
+        """Of curl."""
+        return [
+            "--silent", "--show-error", "--http2-prior-knowledge", "--unix-socket", str(self.socket),
+            "--header", "content-type: application/grpc", "--header", "te: trailers", "--data-binary", f"@{asked}",
+            "--output", str(told), "--dump-header", str(head), f"http://localhost/{method}",
+        ]
 
 
 def mounted_as(fs_type: str = "", mode: int = 1, flags: list[str] = []) -> dict:
