@@ -31,9 +31,9 @@ NOT_HERE: dict[str, list[str]] = {}
 
 @pytest.fixture(autouse=True)
 def own_initiator_name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leg's name at its target belongs to one process of a host, and files of tests that run at once
-    have targets that are called the same."""
-    if request.module.__name__.startswith("test_mirror_"):
+    """The name of a leg, or of an attached volume, belongs to one process of a host, and files of tests
+    that run at once have targets that are called the same."""
+    if request.module.__name__.startswith(("test_attach", "test_media", "test_mirror")):
         monkeypatch.setenv("ENKAKU_INITIATOR_NAME", f"iqn.2026-11.org.example:test-{os.getpid()}")
 
 

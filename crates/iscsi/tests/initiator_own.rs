@@ -206,7 +206,8 @@ async fn open_discovery_is_open_to_whoever_has_credentials() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn io_goes_on_when_the_target_is_restarted() {
     let device = memory();
-    let mut serving = serve(device.clone(), "127.0.0.1:0");
+    // An address that nothing connects from: the port is free when the target comes back to it.
+    let mut serving = serve(device.clone(), "127.0.0.2:0");
     let config = Config::default().connections(3);
     let disk = RemoteDisk::connect(serving.url(), config).await.unwrap();
     for round in 1..=3u64 {
