@@ -1,5 +1,6 @@
-//! Local front ends of a [`block::BlockDevice`]: a file in a FUSE mount and an NBD server; and
-//! [`ByteDevice`], on which whoever does not know blocks can be made one.
+//! Local front ends of a [`block::BlockDevice`]: a file in a FUSE mount, an NBD server, a block
+//! device of this machine's kernel; and [`ByteDevice`], on which whoever does not know blocks can be
+//! made one.
 //!
 //! A front end turns what a local client says (kernel VFS, NBD) into calls of the device, and
 //! nothing else: it caches nothing, it does not know where the device lives, and it adds no
@@ -12,9 +13,25 @@
 
 mod byte_device;
 pub mod fuse;
+pub mod kernel;
 pub mod nbd;
+pub mod ublk;
+
+use block::BlockError;
 
 pub use byte_device::{ByteDevice, ReadData};
+
+/// The number that the kernel is told of an error.
+fn errno(error: &BlockError) -> i32 {
+    tracing::debug!(%error, "operation failed");
+    match error {
+        BlockError::ReadOnly => libc::EROFS,
+        BlockError::NoSpace => libc::ENOSPC,
+        BlockError::OutOfRange { .. } | BlockError::Misaligned { .. } => libc::EINVAL,
+        BlockError::Unsupported(_) => libc::EOPNOTSUPP,
+        _ => libc::EIO,
+    }
+}
 
 #[cfg(test)]
 #[path = "../tests/common/mod.rs"]

@@ -17,7 +17,8 @@ use block::layer::{CacheStats, FailuresLayer, StatsLayer};
 use block::mirror::reservation_key;
 use daemon::Attached;
 use export::fuse::FuseConfig;
-use export::nbd::kernel::{self, KernelConfig};
+use export::kernel::KernelConfig;
+use export::{nbd, ublk};
 use iscsi::initiator::IsidChoice;
 use iscsi::target::Chap;
 use scsi::LunOptions;
@@ -28,7 +29,7 @@ use wanlab::units;
 
 use self::owner::{Owner, Ownership};
 use self::registry::{Entry, Registered};
-use super::front::{self, IscsiFront};
+use super::front::{self, Driver, IscsiFront};
 use super::remote::{CacheArgs, RemoteArgs, Volume, parse_location};
 use super::stats_file::StatsFile;
 use super::target::table::{or_dash, table};
@@ -38,7 +39,7 @@ use super::{Usage, complain, one_line, read_secret, say, socket_address};
 /// target, until interrupted or detached.
 #[derive(clap::Args, Debug)]
 #[command(group = clap::ArgGroup::new("front").required(true)
-          .args(["fuse", "nbd", "nbd_device", "iscsi", "list"]))]
+          .args(["fuse", "nbd", "nbd_device", "ublk", "iscsi", "list"]))]
 pub(crate) struct Args {
     #[arg(help = backends::FORMS, value_parser = parse_location, required_unless_present = "list",
           conflicts_with = "list")]
@@ -53,8 +54,13 @@ pub(crate) struct Args {
     /// the kernel's module nbd is loaded).
     #[arg(long)]
     nbd_device: bool,
-    /// How long what that device is asked waits for a successor, if this process is killed.
-    #[arg(long, value_name = "TIME", conflicts_with_all = ["fuse", "nbd", "iscsi", "list"],
+    /// Make it a block device, /dev/ublkbN, with a link to it as of --nbd-device: less work for the
+    /// processors (as root, where the kernel's module ublk_drv is loaded, Linux 6.5 or newer). If
+    /// this process is killed, what it is asked waits for a successor, or for `detach`.
+    #[arg(long)]
+    ublk: bool,
+    /// How long what an NBD device is asked waits for a successor, if this process is killed.
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["fuse", "nbd", "ublk", "iscsi", "list"],
           default_value = "120s", value_parser = units::parse_duration, allow_hyphen_values = true)]
     successor_timeout: Duration,
     /// Serve it as LUN 0 of a target here, for initiators that are better off near it; port 0 takes
@@ -62,11 +68,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_portal)]
     iscsi: Option<SocketAddr>,
     /// Name of that target.
-    #[arg(long, conflicts_with_all = ["fuse", "nbd", "nbd_device"],
+    #[arg(long, conflicts_with_all = ["fuse", "nbd", "nbd_device", "ublk"],
           default_value = "iqn.2026-11.io.enkaku:gateway")]
     iqn: String,
     /// Initiators of that target must know this CHAP user.
-    #[arg(long, conflicts_with_all = ["fuse", "nbd", "nbd_device"],
+    #[arg(long, conflicts_with_all = ["fuse", "nbd", "nbd_device", "ublk"],
           requires = "front_password_file", value_name = "USER")]
     front_user: Option<String>,
     /// File whose first line is that user's password.
@@ -74,11 +80,11 @@ pub(crate) struct Args {
     front_password_file: Option<PathBuf>,
     /// Nobody reaches the volume but by this target: offer reservations and COMPARE AND WRITE,
     /// which hold among its initiators only.
-    #[arg(long, conflicts_with_all = ["fuse", "nbd", "nbd_device"])]
+    #[arg(long, conflicts_with_all = ["fuse", "nbd", "nbd_device", "ublk"])]
     exclusive: bool,
     /// Let the kernel gather writes to the file into large ones, which small writes gain from. A
     /// write past the end, or one the target refuses, is then told by fsync or close, not by write.
-    #[arg(long, conflicts_with_all = ["nbd", "nbd_device", "iscsi", "read_only"])]
+    #[arg(long, conflicts_with_all = ["nbd", "nbd_device", "ublk", "iscsi", "read_only"])]
     kernel_write_back: bool,
     /// Refuse all writes.
     #[arg(long)]
@@ -110,12 +116,13 @@ pub(crate) struct Args {
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Some(url) = &args.url else { return list(args.json) };
-    if args.nbd_device && args.cache.is_write_back() {
-        return Err(Usage::error(
-            "--nbd-device with --cache write-back: if this process were killed, a successor would \
+    if (args.nbd_device || args.ublk) && args.cache.is_write_back() {
+        let option = if args.ublk { "--ublk" } else { "--nbd-device" };
+        return Err(Usage::error(format!(
+            "{option} with --cache write-back: if this process were killed, a successor would \
              take the device over without what was not flushed, and nobody would notice; \
              --cache read gathers writes in the kernel",
-        ));
+        )));
     }
     if args.owner.is_some() {
         Owner::check(url)?;
@@ -225,10 +232,13 @@ async fn offer(
         }
         _ => {
             let link = Path::new(LINKS).join(link_name(url));
-            let dead_time = args.successor_timeout;
-            let config = KernelConfig { identity: key.clone(), dead_time, link };
+            let driver = match args.ublk {
+                true => Driver::Ublk,
+                false => Driver::Nbd { dead_time: args.successor_timeout },
+            };
+            let config = KernelConfig { identity: key.clone(), link };
             let (sizes, watching) = sizes(volume, &device);
-            let ended = front::nbd_device(device, config, sizes, tell).await;
+            let ended = front::block_device(driver, device, config, sizes, tell).await;
             watching.abort();
             ended
         }
@@ -256,7 +266,7 @@ fn link_name(url: &Location) -> PathBuf {
 /// What is attached.
 fn list(json: bool) -> anyhow::Result<ExitCode> {
     let mut entries: Vec<Entry> = registry::found().into_iter().map(|one| one.entry).collect();
-    for (node, volume) in kernel::devices() {
+    for (node, volume) in nbd::kernel::devices().into_iter().chain(ublk::devices()) {
         let node = node.display().to_string();
         if !entries.iter().any(|entry| entry.places.contains(&node)) {
             let (pid, places) = (None, vec![node]);

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use backends::Location;
-use export::nbd::kernel;
+use export::kernel::KernelError;
+use export::{nbd, ublk};
 use rustix::process::{Pid, Signal, kill_process};
 use wanlab::units;
 
@@ -83,15 +84,19 @@ async fn left(what: &str, key: &str) -> anyhow::Result<ExitCode> {
     let nothing = || {
         Usage::error(format!("nothing is attached as {what}; `enkaku attach --list` has what is"))
     };
-    let by_url = kernel::devices().into_iter().find(|(_, volume)| volume == key);
-    let node = by_url.map(|(node, _)| node);
+    let mut devices = nbd::kernel::devices().into_iter().chain(ublk::devices());
+    let node = devices.find(|(_, volume)| volume == key).map(|(node, _)| node);
     let node = node.or_else(|| Path::new(what).canonicalize().ok()).ok_or_else(nothing)?;
-    match kernel::disconnect(&node).await {
+    let mut ended = nbd::kernel::disconnect(&node).await;
+    if matches!(ended, Err(KernelError::NotOurs(_))) {
+        ended = ublk::disconnect(&node).await;
+    }
+    match ended {
         Ok(()) => {
             say(format_args!("detached {}, which no process served any more", node.display()))?;
             Ok(ExitCode::SUCCESS)
         }
-        Err(kernel::KernelError::NotOurs(_)) => Err(nothing()),
+        Err(KernelError::NotOurs(_)) => Err(nothing()),
         Err(error) => Err(error.into()),
     }
 }

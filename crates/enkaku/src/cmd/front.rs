@@ -3,13 +3,16 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
 use block::Device;
 use daemon::MetricsListener;
 use export::fuse::{FuseConfig, UnmountError};
-use export::nbd::kernel::{KernelConfig, KernelDevice};
+use export::kernel::KernelConfig;
+use export::nbd::kernel::KernelDevice;
 use export::nbd::{ExportConfig, Listen, Server};
+use export::ublk::UblkDevice;
 use iscsi::target::{Chap, ServerConfig};
 use scsi::{LunOptions, Target, TargetConfig};
 use tokio::sync::watch;
@@ -85,30 +88,60 @@ pub(crate) async fn nbd(
     server.run(stopped()).await.context("the last flush failed")
 }
 
-/// As a block device of this machine's kernel, `/dev/nbdN`, which changes its size as `sizes`
-/// tells. `ready` is told of it and of its link.
-pub(crate) async fn nbd_device(
+/// Whose block device it becomes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Driver {
+    /// The NBD client's, `/dev/nbdN`, whose requests wait for a successor for so long.
+    Nbd { dead_time: Duration },
+    /// The ublk driver's, `/dev/ublkbN`.
+    Ublk,
+}
+
+/// As a block device of this machine's kernel, which changes its size as `sizes` tells. `ready` is
+/// told of it and of its link.
+pub(crate) async fn block_device(
+    driver: Driver,
     device: Device,
     config: KernelConfig,
     sizes: watch::Receiver<u64>,
     ready: impl FnOnce(&[&str]),
 ) -> anyhow::Result<()> {
-    let attached = KernelDevice::attach(device, config).await;
-    let attached = attached.map_err(|error| Usage::error(format!("--nbd-device: {error}")))?;
-    let places = [Some(attached.path()), attached.link().map(Path::to_owned)];
-    let places: Vec<String> =
-        places.into_iter().flatten().map(|place| place.display().to_string()).collect();
-    if attached.is_taken_over() {
+    let refused = |option| move |error| Usage::error(format!("{option}: {error}"));
+    let ended = match driver {
+        Driver::Nbd { dead_time } => {
+            let attached = KernelDevice::attach(device, config, dead_time).await;
+            let attached = attached.map_err(refused("--nbd-device"))?;
+            let places = [Some(attached.path()), attached.link().map(Path::to_owned)];
+            let taken_over = attached.is_taken_over();
+            let running = attached.run(stopped(), sizes);
+            tell_device(places, taken_over, ready);
+            running.await
+        }
+        Driver::Ublk => {
+            let attached = UblkDevice::attach(device, config).await;
+            let attached = attached.map_err(refused("--ublk"))?;
+            let places = [Some(attached.path()), attached.link().map(Path::to_owned)];
+            let taken_over = attached.is_taken_over();
+            let running = attached.run(stopped(), sizes);
+            tell_device(places, taken_over, ready);
+            running.await
+        }
+    };
+    ended.context("the device ended badly")
+}
+
+/// It is there. Its requests are answered whatever becomes of these lines.
+fn tell_device(places: [Option<PathBuf>; 2], taken_over: bool, ready: impl FnOnce(&[&str])) {
+    let places = places.into_iter().flatten().map(|place| place.display().to_string());
+    let places: Vec<String> = places.collect();
+    if taken_over {
         info!(device = places[0], "took over what a process that is gone had left");
     }
-    let running = attached.run(stopped(), sizes);
     ready(&places.iter().map(String::as_str).collect::<Vec<_>>());
-    // Its requests are answered whatever becomes of these lines.
     if let Err(error) = say(format_args!("attached as {}", places.join(", "))) {
         warn!(%error, "nobody was told what it is attached as");
     }
     tell_systemd();
-    running.await.context("the device ended badly")
 }
 
 /// A target with one LUN.

@@ -9,7 +9,6 @@ use std::time::SystemTime;
 use block::{BlockError, Io};
 use fuser::{Errno, FileAttr, FileType, FopenFlags, INodeNo, OpenFlags, ReplyEmpty};
 use tokio::runtime::Handle;
-use tracing::debug;
 
 use super::killed::{Caller, Changes};
 use super::{Busy, FuseConfig, sys};
@@ -217,14 +216,7 @@ impl Volume {
 }
 
 pub(super) fn errno(error: BlockError) -> Errno {
-    debug!(%error, "operation failed");
-    match error {
-        BlockError::ReadOnly => Errno::EROFS,
-        BlockError::NoSpace => Errno::ENOSPC,
-        BlockError::OutOfRange { .. } | BlockError::Misaligned { .. } => Errno::EINVAL,
-        BlockError::Unsupported(_) => Errno::EOPNOTSUPP,
-        _ => Errno::EIO,
-    }
+    Errno::from_i32(crate::errno(&error))
 }
 
 /// Finds the first data (or hole) at or after `offset`.

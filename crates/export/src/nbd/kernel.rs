@@ -24,19 +24,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use block::{BlockError, Device};
+use block::Device;
 use nbd::inbox::Inbox;
 use nbd::stream::Stream;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinSet, spawn_blocking};
+use tokio::task::{JoinSet, spawn_blocking};
 use tracing::{debug, info, warn};
 
 use self::netlink::{Netlink, Setup};
-use self::sysfs::Link;
 use super::handshake::Session;
 use super::{Export, connection, transmission};
 use crate::byte_device::ByteDevice;
+use crate::kernel::node::{self, Link};
+use crate::kernel::{DEATH_TIME_MAX, KernelConfig, KernelError, RETRY, RunError, blocking, joined};
 
 /// Largest block that the kernel's client can have: a page.
 const BLOCK_SIZE_MAX: u32 = 4096;
@@ -44,58 +45,6 @@ const BLOCK_SIZE_MAX: u32 = 4096;
 /// How often the kernel looks at a request that is not answered. After a takeover one that was
 /// under way is asked again at its next look; before, each look at each is a line in its log.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-
-/// The kernel may learn of a predecessor's death somewhat later than we.
-const DEATH_TIME_MAX: Duration = Duration::from_secs(5);
-
-/// Time between two tries to take a device over, and two looks whether it is in use.
-const RETRY: Duration = Duration::from_millis(100);
-
-/// How a device is attached.
-#[derive(Clone, Debug)]
-pub struct KernelConfig {
-    /// What a successor finds it by: the same for the same volume, and for no other.
-    pub identity: String,
-    /// How long its requests wait for a successor if this process is killed, in whole seconds.
-    pub dead_time: Duration,
-    /// A name for it, as a symbolic link: its number may be another each time.
-    pub link: PathBuf,
-}
-
-/// Why there is no device.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum KernelError {
-    /// No module.
-    #[error("this kernel has no NBD client: load its module (modprobe nbd)")]
-    NoModule,
-    /// No right to it.
-    #[error("only root (CAP_SYS_ADMIN) can make block devices")]
-    NotPermitted,
-    /// Somebody else's.
-    #[error("{0} is this volume already, and another process serves it")]
-    InUse(PathBuf),
-    /// There is none of ours.
-    #[error("{0} is no device of enkaku's")]
-    NotOurs(PathBuf),
-    /// The system refuses.
-    #[error("{what}: {source}")]
-    Refused {
-        /// What it refuses.
-        what: String,
-        /// Why.
-        source: io::Error,
-    },
-}
-
-impl KernelError {
-    fn of(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        move |source| match source.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => Self::NotPermitted,
-            _ => Self::Refused { what: what.into(), source },
-        }
-    }
-}
 
 /// Begins an identity, so that a device of ours is known as such.
 const OURS: &str = "enkaku ";
@@ -124,12 +73,17 @@ struct Control {
 }
 
 impl KernelDevice {
-    /// Takes over the device that a predecessor left, or makes a new one. Must be called within a
-    /// tokio runtime.
+    /// Takes over the device that a predecessor left, or makes a new one. Its requests wait for a
+    /// successor for `dead_time`, in whole seconds, if this process is killed. Must be called within
+    /// a tokio runtime.
     ///
     /// # Errors
     /// [`KernelError`]; there is no new device then.
-    pub async fn attach(device: Device, config: KernelConfig) -> Result<Self, KernelError> {
+    pub async fn attach(
+        device: Device,
+        config: KernelConfig,
+        dead_time: Duration,
+    ) -> Result<Self, KernelError> {
         let export = Arc::new(Export { name: String::new(), device: ByteDevice::new(device) });
         let info = export.device.info();
         let mut control = Control {
@@ -137,7 +91,7 @@ impl KernelDevice {
             identity: format!("{OURS}{}", config.identity).into(),
             block_size: info.block_size.min(BLOCK_SIZE_MAX),
             flags: transmission::transmission_flags(&info).0,
-            dead_time: config.dead_time,
+            dead_time,
         };
         let left = control.clone();
         let left = blocking(move || Ok(left.left_by_a_predecessor())).await?;
@@ -157,7 +111,7 @@ impl KernelDevice {
                   the device over from this one");
         }
         // A link that cannot be is no reason to be without the device.
-        let link = Link::new(&config.link, control.index)
+        let link = Link::new(&config.link, control.node())
             .inspect_err(|error| warn!(%error, link = %config.link.display(), "no such link"));
         Ok(Self { export, control, serving, link: link.ok(), taken_over })
     }
@@ -228,18 +182,6 @@ impl KernelDevice {
         export.device.flush().await?;
         Ok(())
     }
-}
-
-/// Why a device did not end well.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RunError {
-    /// The kernel.
-    #[error(transparent)]
-    Kernel(#[from] KernelError),
-    /// The last flush: acknowledged writes may be lost.
-    #[error("the last flush failed: {0}")]
-    Flush(#[from] BlockError),
 }
 
 /// Devices of ours, with what each is known by; a process may serve it or not.
@@ -356,41 +298,18 @@ impl Control {
     /// Waits until nobody has it mounted, and ends it. From when on, stands in `disconnecting`.
     async fn end_when_unused(self, disconnecting: Arc<AtomicBool>) -> Result<(), KernelError> {
         let index = self.index;
-        let mut said = false;
-        loop {
-            let disconnecting = disconnecting.clone();
-            let ended = blocking(move || {
-                let claimed = match sysfs::claim(index) {
-                    Ok(claimed) => claimed,
-                    Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Ok(false),
-                    Err(error) => {
-                        return Err(KernelError::of(format!("opening nbd{index}"))(error));
-                    }
-                };
-                // What programs have written to it without a file system.
-                let synced = claimed.sync_all();
-                synced.map_err(KernelError::of(format!("flushing nbd{index}")))?;
-                let mut netlink = open()?;
-                disconnecting.store(true, Ordering::Release);
-                let ended = netlink.disconnect(index);
-                ended.map_err(KernelError::of(format!("ending nbd{index}")))?;
-                Ok(true)
-            });
-            if ended.await? {
-                return Ok(());
-            }
-            if !std::mem::replace(&mut said, true) {
-                let device = self.node();
-                warn!(device = %device.display(), "in use; detaching when its users are done");
-            }
-            tokio::time::sleep(RETRY).await;
-        }
+        let end = move || {
+            let mut netlink = open()?;
+            disconnecting.store(true, Ordering::Release);
+            netlink.disconnect(index).map_err(KernelError::of(format!("ending nbd{index}")))
+        };
+        node::end_when_unused(&self.node(), end).await
     }
 }
 
 fn open() -> Result<Netlink, KernelError> {
     Netlink::open().map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => KernelError::NoModule,
+        io::ErrorKind::NotFound => KernelError::NoModule { what: "NBD client", module: "nbd" },
         _ => KernelError::of("generic netlink")(error),
     })
 }
@@ -420,22 +339,6 @@ fn socket(export: &Arc<Export>) -> Result<(Serving, Socket, Socket), KernelError
 fn is_closed(ours: &Socket) -> bool {
     let peeked = socket2::SockRef::from(ours).peek(&mut [std::mem::MaybeUninit::uninit()]);
     matches!(peeked, Ok(0))
-}
-
-/// On a thread that may wait.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, KernelError> + Send + 'static,
-) -> Result<T, KernelError> {
-    joined(spawn_blocking(work).await)
-}
-
-/// What a task of ours came to.
-fn joined<T>(ended: Result<Result<T, KernelError>, JoinError>) -> Result<T, KernelError> {
-    let failed = |error| KernelError::Refused {
-        what: "a task of this process".into(),
-        source: io::Error::other::<JoinError>(error),
-    };
-    ended.map_err(failed)?
 }
 
 #[cfg(test)]

@@ -1,9 +1,7 @@
-//! What sysfs and /dev say of the kernel's NBD devices, and the lasting names of ours.
+//! What sysfs says of the kernel's NBD devices.
 
-use std::fs::{self, File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// What a device is named, before its number.
 const PREFIX: &str = "nbd";
@@ -52,88 +50,9 @@ pub(super) fn set_look_ms(index: u32, ms: u128) -> io::Result<()> {
     fs::write(folder().join(format!("{PREFIX}{index}/queue/io_timeout")), format!("{ms}\n"))
 }
 
-/// Takes the device for us alone, unless it is mounted, or claimed by another layer.
-///
-/// # Errors
-/// Of the kind `ResourceBusy`: the device is mounted or claimed.
-pub(super) fn claim(index: u32) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(node(index))
-}
-
-/// A name that does not change with the number of the device. Removed when dropped, if it still
-/// leads to that device.
-#[derive(Debug)]
-pub(super) struct Link {
-    path: PathBuf,
-    to: PathBuf,
-}
-
-impl Link {
-    /// Makes it, in the place of one that leads elsewhere.
-    pub(super) fn new(path: &Path, index: u32) -> io::Result<Self> {
-        let to = node(index);
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        match fs::symlink_metadata(path) {
-            Ok(there) if !there.is_symlink() => {
-                return Err(io::Error::new(
-                    io::ErrorKind::AlreadyExists,
-                    "it is there, and no link",
-                ));
-            }
-            _ => {}
-        }
-        // Never without a name in between.
-        let mut new = path.as_os_str().to_owned();
-        new.push(format!(".{}", std::process::id()));
-        let _left_by_another = fs::remove_file(&new);
-        symlink(&to, &new)?;
-        fs::rename(&new, path).inspect_err(|_| drop(fs::remove_file(&new)))?;
-        Ok(Self { path: path.to_owned(), to })
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        if fs::read_link(&self.path).is_ok_and(|to| to == self.to) {
-            let removed = fs::remove_file(&self.path);
-            if let Err(error) = removed {
-                tracing::warn!(%error, link = %self.path.display(), "the link stays");
-            }
-            if let Some(folder) = self.path.parent() {
-                // Only where it is empty.
-                let _in_use = fs::remove_dir(folder);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_link_takes_the_place_of_a_link_and_of_nothing_else() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("iqn.2026-11.org.example:a/0");
-        let first = Link::new(&path, 3).unwrap();
-        assert_eq!(fs::read_link(first.path()).unwrap(), Path::new("/dev/nbd3"));
-        let second = Link::new(&path, 4).unwrap();
-        drop(first); // it leads elsewhere by now
-        assert_eq!(fs::read_link(&path).unwrap(), Path::new("/dev/nbd4"));
-        drop(second);
-        assert!(!path.parent().unwrap().exists());
-        let file = folder.path().join("file");
-        fs::write(&file, "mine").unwrap();
-        let refused = Link::new(&file, 3).unwrap_err();
-        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
-        assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
-    }
 
     #[test]
     fn names_of_devices() {
