@@ -1,6 +1,6 @@
 //! Local front ends of a [`block::BlockDevice`]: a file in a FUSE mount, an NBD server, a block
-//! device of this machine's kernel; and [`ByteDevice`], on which whoever does not know blocks can be
-//! made one.
+//! device of this machine's kernel; and [`ByteDevice`], on which whoever does not know blocks can
+//! be made one.
 //!
 //! A front end turns what a local client says (kernel VFS, NBD) into calls of the device, and
 //! nothing else: it caches nothing, it does not know where the device lives, and it adds no

@@ -74,8 +74,8 @@ struct Control {
 
 impl KernelDevice {
     /// Takes over the device that a predecessor left, or makes a new one. Its requests wait for a
-    /// successor for `dead_time`, in whole seconds, if this process is killed. Must be called within
-    /// a tokio runtime.
+    /// successor for `dead_time`, in whole seconds, if this process is killed. Must be called
+    /// within a tokio runtime.
     ///
     /// # Errors
     /// [`KernelError`]; there is no new device then.
