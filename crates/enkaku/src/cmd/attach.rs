@@ -18,7 +18,6 @@ use block::mirror::reservation_key;
 use daemon::Attached;
 use export::fuse::FuseConfig;
 use export::kernel::KernelConfig;
-use export::{nbd, ublk};
 use iscsi::initiator::IsidChoice;
 use iscsi::target::Chap;
 use scsi::LunOptions;
@@ -266,7 +265,7 @@ fn link_name(url: &Location) -> PathBuf {
 /// What is attached.
 fn list(json: bool) -> anyhow::Result<ExitCode> {
     let mut entries: Vec<Entry> = registry::found().into_iter().map(|one| one.entry).collect();
-    for (node, volume) in nbd::kernel::devices().into_iter().chain(ublk::devices()) {
+    for (node, volume) in front::devices() {
         let node = node.display().to_string();
         if !entries.iter().any(|entry| entry.places.contains(&node)) {
             let (pid, places) = (None, vec![node]);

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use wanlab::units;
 
 use super::attach::registry::found;
-use super::{Usage, complain, say};
+use super::{Usage, complain, front, say};
 
 /// Time between two looks whether it is detached.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -84,8 +84,7 @@ async fn left(what: &str, key: &str) -> anyhow::Result<ExitCode> {
     let nothing = || {
         Usage::error(format!("nothing is attached as {what}; `enkaku attach --list` has what is"))
     };
-    let mut devices = nbd::kernel::devices().into_iter().chain(ublk::devices());
-    let node = devices.find(|(_, volume)| volume == key).map(|(node, _)| node);
+    let node = front::devices().find(|(_, volume)| volume == key).map(|(node, _)| node);
     let node = node.or_else(|| Path::new(what).canonicalize().ok()).ok_or_else(nothing)?;
     let mut ended = nbd::kernel::disconnect(&node).await;
     if matches!(ended, Err(KernelError::NotOurs(_))) {

@@ -9,7 +9,7 @@ use anyhow::Context;
 use block::Device;
 use daemon::MetricsListener;
 use export::fuse::{FuseConfig, UnmountError};
-use export::kernel::KernelConfig;
+use export::kernel::{KernelConfig, Place};
 use export::nbd::kernel::KernelDevice;
 use export::nbd::{ExportConfig, Listen, Server};
 use export::ublk::UblkDevice;
@@ -111,30 +111,24 @@ pub(crate) async fn block_device(
         Driver::Nbd { dead_time } => {
             let attached = KernelDevice::attach(device, config, dead_time).await;
             let attached = attached.map_err(refused("--nbd-device"))?;
-            let places = [Some(attached.path()), attached.link().map(Path::to_owned)];
-            let taken_over = attached.is_taken_over();
-            let running = attached.run(stopped(), sizes);
-            tell_device(places, taken_over, ready);
-            running.await
+            tell_place(attached.place(), ready);
+            attached.run(stopped(), sizes).await
         }
         Driver::Ublk => {
             let attached = UblkDevice::attach(device, config).await;
             let attached = attached.map_err(refused("--ublk"))?;
-            let places = [Some(attached.path()), attached.link().map(Path::to_owned)];
-            let taken_over = attached.is_taken_over();
-            let running = attached.run(stopped(), sizes);
-            tell_device(places, taken_over, ready);
-            running.await
+            tell_place(attached.place(), ready);
+            attached.run(stopped(), sizes).await
         }
     };
     ended.context("the device ended badly")
 }
 
-/// It is there. Its requests are answered whatever becomes of these lines.
-fn tell_device(places: [Option<PathBuf>; 2], taken_over: bool, ready: impl FnOnce(&[&str])) {
-    let places = places.into_iter().flatten().map(|place| place.display().to_string());
-    let places: Vec<String> = places.collect();
-    if taken_over {
+/// A device is there. Its requests are answered whatever becomes of these lines.
+fn tell_place(place: &Place, ready: impl FnOnce(&[&str])) {
+    let places = [Some(place.node()), place.link()].into_iter().flatten();
+    let places: Vec<String> = places.map(|place| place.display().to_string()).collect();
+    if place.is_taken_over() {
         info!(device = places[0], "took over what a process that is gone had left");
     }
     ready(&places.iter().map(String::as_str).collect::<Vec<_>>());
@@ -142,6 +136,12 @@ fn tell_device(places: [Option<PathBuf>; 2], taken_over: bool, ready: impl FnOnc
         warn!(%error, "nobody was told what it is attached as");
     }
     tell_systemd();
+}
+
+/// The kernel's block devices that are ours, with the volume of each; a process may serve it or
+/// not.
+pub(crate) fn devices() -> impl Iterator<Item = (PathBuf, String)> {
+    export::nbd::kernel::devices().into_iter().chain(export::ublk::devices())
 }
 
 /// A target with one LUN.

@@ -10,6 +10,8 @@ use std::time::Duration;
 use block::BlockError;
 use tokio::task::{JoinError, spawn_blocking};
 
+pub use self::node::Place;
+
 /// The kernel may learn of a predecessor's death somewhat later than we.
 pub(crate) const DEATH_TIME_MAX: Duration = Duration::from_secs(5);
 

@@ -33,11 +33,14 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tracing::{debug, info, warn};
 
 use self::netlink::{Netlink, Setup};
+use self::sysfs::NBD;
 use super::handshake::Session;
 use super::{Export, connection, transmission};
 use crate::byte_device::ByteDevice;
-use crate::kernel::node::{self, Link};
-use crate::kernel::{DEATH_TIME_MAX, KernelConfig, KernelError, RETRY, RunError, blocking, joined};
+use crate::kernel::node;
+use crate::kernel::{
+    DEATH_TIME_MAX, KernelConfig, KernelError, Place, RETRY, RunError, blocking, joined,
+};
 
 /// Largest block that the kernel's client can have: a page.
 const BLOCK_SIZE_MAX: u32 = 4096;
@@ -54,8 +57,7 @@ pub struct KernelDevice {
     export: Arc<Export>,
     control: Control,
     serving: Serving,
-    link: Option<Link>,
-    taken_over: bool,
+    place: Place,
 }
 
 /// One task, which ends when the kernel closes its end of the socket and all that was begun is
@@ -110,25 +112,13 @@ impl KernelDevice {
             warn!(device = %node.display(), "this kernel is older than 5.14: no process can take \
                   the device over from this one");
         }
-        // A link that cannot be is no reason to be without the device.
-        let link = Link::new(&config.link, control.node())
-            .inspect_err(|error| warn!(%error, link = %config.link.display(), "no such link"));
-        Ok(Self { export, control, serving, link: link.ok(), taken_over })
+        let place = Place::new(node, &config.link, taken_over);
+        Ok(Self { export, control, serving, place })
     }
 
-    /// Its node.
-    pub fn path(&self) -> PathBuf {
-        self.control.node()
-    }
-
-    /// Its lasting name.
-    pub fn link(&self) -> Option<&Path> {
-        self.link.as_ref().map(Link::path)
-    }
-
-    /// A predecessor has left it.
-    pub fn is_taken_over(&self) -> bool {
-        self.taken_over
+    /// Where it is.
+    pub fn place(&self) -> &Place {
+        &self.place
     }
 
     /// Returns when `shutdown` has completed and nobody has it mounted any more, or when somebody
@@ -141,7 +131,7 @@ impl KernelDevice {
         shutdown: impl Future<Output = ()>,
         mut sizes: watch::Receiver<u64>,
     ) -> Result<(), RunError> {
-        let Self { export, control, mut serving, link: _link, .. } = self;
+        let Self { export, control, mut serving, place: _link } = self;
         let mut shutdown = std::pin::pin!(shutdown);
         let (mut ending, mut asked) = (JoinSet::new(), false);
         let disconnecting = Arc::new(AtomicBool::new(false));
@@ -188,7 +178,7 @@ impl KernelDevice {
 pub fn devices() -> Vec<(PathBuf, String)> {
     let all = sysfs::all().into_iter();
     let ours = all.filter_map(|(index, identity)| {
-        Some((sysfs::node(index), identity.strip_prefix(OURS)?.to_owned()))
+        Some((NBD.node(index), identity.strip_prefix(OURS)?.to_owned()))
     });
     ours.collect()
 }
@@ -198,9 +188,8 @@ pub fn devices() -> Vec<(PathBuf, String)> {
 /// # Errors
 /// [`KernelError`].
 pub async fn disconnect(node: &Path) -> Result<(), KernelError> {
-    let name = node.file_name().and_then(|name| name.to_str());
-    let ours = name
-        .and_then(sysfs::index_of)
+    let ours = NBD
+        .index_at(node)
         .filter(|index| sysfs::identity(*index).is_some_and(|identity| identity.starts_with(OURS)));
     let index = ours.ok_or_else(|| KernelError::NotOurs(node.to_owned()))?;
     blocking(move || {
@@ -211,7 +200,7 @@ pub async fn disconnect(node: &Path) -> Result<(), KernelError> {
 
 impl Control {
     fn node(&self) -> PathBuf {
-        sysfs::node(self.index)
+        NBD.node(self.index)
     }
 
     /// The device is in use, and ours.
@@ -282,7 +271,7 @@ impl Control {
     /// Has the kernel know another size. Waits for the requests that are under way.
     fn resize(&self, size: u64) {
         let device = self.node();
-        if sysfs::size(self.index).is_ok_and(|known| known == size) {
+        if NBD.size(self.index).is_ok_and(|known| known == size) {
             return;
         }
         let resized = open().and_then(|mut netlink| {

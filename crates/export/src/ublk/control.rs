@@ -20,7 +20,7 @@ pub(super) struct Control {
 
 impl Control {
     /// # Errors
-    /// Of the kind `NotFound`: the kernel's module is not loaded.
+    /// One of the kind `NotFound` says that the kernel's module is not loaded.
     pub(super) fn open() -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(Path::new(PATH))?;
         Ok(Self { ring: IoUring::builder().build(1)?, file })

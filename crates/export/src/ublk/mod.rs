@@ -29,14 +29,16 @@ use self::control::Control;
 use self::queue::Queue;
 use self::sys::{Op, Parameters};
 use crate::byte_device::ByteDevice;
-use crate::kernel::node::{self, Link};
-use crate::kernel::{DEATH_TIME_MAX, KernelConfig, KernelError, RETRY, RunError, blocking, joined};
+use crate::kernel::node::{self, Kind, SECTOR};
+use crate::kernel::{
+    DEATH_TIME_MAX, KernelConfig, KernelError, Place, RETRY, RunError, blocking, joined,
+};
 
 /// Whose each device of ours is, as a file by its number: the driver keeps no more than a mark.
 const FOLDER: &str = "/run/enkaku-ublk";
 
-/// What a device is named, before its number.
-const PREFIX: &str = "ublkb";
+/// The devices of the driver.
+const UBLK: Kind = Kind("ublkb");
 
 /// Largest block that a device can have: a page.
 const BLOCK_SIZE_MAX: u32 = 4096;
@@ -48,8 +50,7 @@ const RANGE_SECTORS_MAX: u32 = 1 << 21;
 pub struct UblkDevice {
     device: ByteDevice,
     served: Served,
-    link: Option<Link>,
-    taken_over: bool,
+    place: Place,
 }
 
 /// The kernel's side of it.
@@ -83,25 +84,13 @@ impl UblkDevice {
             }
         });
         let (served, taken_over) = attached.await?;
-        // A link that cannot be is no reason to be without the device.
-        let link = Link::new(&config.link, path(served.index))
-            .inspect_err(|error| warn!(%error, link = %config.link.display(), "no such link"));
-        Ok(Self { device, served, link: link.ok(), taken_over })
+        let place = Place::new(UBLK.node(served.index), &config.link, taken_over);
+        Ok(Self { device, served, place })
     }
 
-    /// Its node.
-    pub fn path(&self) -> PathBuf {
-        path(self.served.index)
-    }
-
-    /// Its lasting name.
-    pub fn link(&self) -> Option<&Path> {
-        self.link.as_ref().map(Link::path)
-    }
-
-    /// A predecessor has left it.
-    pub fn is_taken_over(&self) -> bool {
-        self.taken_over
+    /// Where it is.
+    pub fn place(&self) -> &Place {
+        &self.place
     }
 
     /// Returns when `shutdown` has completed and nobody has it mounted any more, or when somebody
@@ -114,7 +103,7 @@ impl UblkDevice {
         shutdown: impl Future<Output = ()>,
         mut sizes: watch::Receiver<u64>,
     ) -> Result<(), RunError> {
-        let Self { device, served: Served { index, queue, mut ended }, link: _link, .. } = self;
+        let Self { device, served: Served { index, queue, mut ended }, place: _link } = self;
         let mut shutdown = std::pin::pin!(shutdown);
         let (mut ending, mut asked) = (JoinSet::new(), false);
         // The device may have got another size while nobody served it.
@@ -130,7 +119,7 @@ impl UblkDevice {
                 () = &mut shutdown, if !asked => {
                     asked = true;
                     let end = async move {
-                        node::end_when_unused(&path(index), move || stop(index)).await
+                        node::end_when_unused(&UBLK.node(index), move || stop(index)).await
                     };
                     ending.spawn(end);
                 }
@@ -140,7 +129,7 @@ impl UblkDevice {
         while let Some(ended) = ending.join_next().await {
             joined(ended)?;
         }
-        let failed = KernelError::of(format!("serving {}", path(index).display()));
+        let failed = KernelError::of(format!("serving {}", UBLK.node(index).display()));
         // One that could not be served is left, for a successor or for `disconnect`.
         let removed = blocking(move || queue.join().map_err(failed).and_then(|()| remove(index)));
         let removed = removed.await;
@@ -151,12 +140,13 @@ impl UblkDevice {
 
 /// Devices of ours, with what each is known by; a process may serve it or not.
 pub fn devices() -> Vec<(PathBuf, String)> {
-    let all = indices();
+    let all = UBLK.indices();
     if all.is_empty() {
         return Vec::new();
     }
     let Ok(mut control) = Control::open() else { return Vec::new() };
-    let ours = all.into_iter().filter_map(|index| Some((path(index), owner(&mut control, index)?)));
+    let ours =
+        all.into_iter().filter_map(|index| Some((UBLK.node(index), owner(&mut control, index)?)));
     ours.collect()
 }
 
@@ -165,8 +155,7 @@ pub fn devices() -> Vec<(PathBuf, String)> {
 /// # Errors
 /// [`KernelError`].
 pub async fn disconnect(node: &Path) -> Result<(), KernelError> {
-    let name = node.file_name().and_then(|name| name.to_str());
-    let index = name.and_then(index_of).ok_or_else(|| KernelError::NotOurs(node.to_owned()))?;
+    let index = UBLK.index_at(node).ok_or_else(|| KernelError::NotOurs(node.to_owned()))?;
     let node = node.to_owned();
     blocking(move || {
         if owner(&mut open()?, index).is_none() {
@@ -185,23 +174,6 @@ fn open() -> Result<Control, KernelError> {
         }
         _ => KernelError::of("/dev/ublk-control")(error),
     })
-}
-
-fn path(index: u32) -> PathBuf {
-    PathBuf::from(format!("/dev/{PREFIX}{index}"))
-}
-
-fn index_of(name: &str) -> Option<u32> {
-    name.strip_prefix(PREFIX)?.parse().ok()
-}
-
-/// The numbers of all devices of the driver.
-fn indices() -> Vec<u32> {
-    let Ok(entries) = fs::read_dir("/sys/block") else { return Vec::new() };
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let mut indices: Vec<u32> = names.filter_map(|name| index_of(&name)).collect();
-    indices.sort_unstable();
-    indices
 }
 
 /// What a device is marked with: the begin of the hash of its identity.
@@ -223,7 +195,9 @@ fn owner(control: &mut Control, index: u32) -> Option<String> {
 
 fn left_by_a_predecessor(control: &mut Control, identity: &str) -> Option<u32> {
     let mark = mark(identity);
-    indices().into_iter().find(|index| control.info(*index).is_ok_and(|info| info.mark == mark))
+    UBLK.indices()
+        .into_iter()
+        .find(|index| control.info(*index).is_ok_and(|info| info.mark == mark))
 }
 
 /// Who serves the device `index` from now on; `None` if there is no such device any more.
@@ -237,10 +211,10 @@ fn take_over(
         match control.info(index) {
             Err(gone) if gone.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
             Ok(info) if begin.elapsed() > DEATH_TIME_MAX && info.state != sys::QUIESCED => {
-                return Err(KernelError::InUse(path(index)));
+                return Err(KernelError::InUse(UBLK.node(index)));
             }
             _ if begin.elapsed() > DEATH_TIME_MAX => {
-                let what = format!("taking {} over", path(index).display());
+                let what = format!("taking {} over", UBLK.node(index).display());
                 return Err(KernelError::of(what)(error));
             }
             _ => std::thread::sleep(RETRY),
@@ -280,7 +254,7 @@ fn serve(
     device: &ByteDevice,
     op: Op,
 ) -> Result<Served, KernelError> {
-    let shown = path(index);
+    let shown = UBLK.node(index);
     let failed = |what: &str| KernelError::of(format!("{what} {}", shown.display()));
     let file = OpenOptions::new().read(true).write(true).open(format!("/dev/ublkc{index}"));
     let file = file.map_err(failed("opening"))?;
@@ -304,23 +278,21 @@ fn serve(
 /// Has the kernel end it: what is under way is waited for, what comes then fails.
 fn stop(index: u32) -> Result<(), KernelError> {
     let stopped = open()?.simple(Op::STOP_DEV, index, 0);
-    stopped.map_err(KernelError::of(format!("ending {}", path(index).display())))
+    stopped.map_err(KernelError::of(format!("ending {}", UBLK.node(index).display())))
 }
 
 /// Frees its number, once nobody serves it.
 fn remove(index: u32) -> Result<(), KernelError> {
     let removed = open()?.simple(Op::DEL_DEV, index, 0);
-    removed.map_err(KernelError::of(format!("removing {}", path(index).display())))?;
+    removed.map_err(KernelError::of(format!("removing {}", UBLK.node(index).display())))?;
     let _never_written = fs::remove_file(file_of(index));
     Ok(())
 }
 
 /// Has the kernel know another size.
 fn resize(index: u32, size: u64) {
-    let device = path(index);
-    let known = fs::read_to_string(format!("/sys/block/{PREFIX}{index}/size"));
-    let sectors = size / sys::SECTOR;
-    if known.is_ok_and(|text| text.trim().parse() == Ok(sectors)) {
+    let device = UBLK.node(index);
+    if UBLK.size(index).is_ok_and(|known| known == size) {
         return;
     }
     let resized = open().and_then(|mut control| {
@@ -328,7 +300,7 @@ fn resize(index: u32, size: u64) {
             let what = "this kernel's ublk driver cannot change a size: Linux 6.16 is needed";
             return Err(KernelError::TooOld(what));
         }
-        let resized = control.simple(Op::UPDATE_SIZE, index, sectors);
+        let resized = control.simple(Op::UPDATE_SIZE, index, size / SECTOR);
         resized.map_err(KernelError::of("another size"))
     });
     match resized {
@@ -355,8 +327,8 @@ fn parameters(info: &DeviceInfo) -> Parameters {
         physical_block_shift: BLOCK_SIZE_MAX.trailing_zeros() as u8,
         io_optimal_shift: BLOCK_SIZE_MAX.trailing_zeros() as u8,
         io_least_shift: shift,
-        sectors_max: sys::REQUEST_LEN_MAX / sys::SECTOR as u32,
-        sectors: info.size / sys::SECTOR,
+        sectors_max: sys::REQUEST_LEN_MAX / SECTOR as u32,
+        sectors: info.size / SECTOR,
         discard_granularity: BLOCK_SIZE_MAX.max(info.block_size),
         discard_sectors_max: range(trims),
         discard_segments_max: u16::from(trims),

@@ -69,7 +69,7 @@ impl Queue {
     }
 }
 
-/// What the thread has with the tasks.
+/// What the thread has with the tasks, which alone leave answers here.
 struct Shared {
     file: File,
     bell: OwnedFd,
@@ -133,16 +133,21 @@ impl Thread<'_> {
                         let _rung = rustix::io::read(&self.shared.bell, &mut [0; 8]);
                         self.listen()?;
                     }
-                    (tag, 0) => self.begin(tag as u16),
+                    (tag, 0) => self.begin(tag as u16)?,
                     (_, sys::ABORT) => left -= 1,
                     (_, error) => return Err(io::Error::from_raw_os_error(-error)),
                 }
             }
             for (tag, result) in self.shared.take_answered() {
-                self.tell(sys::COMMIT_AND_FETCH, tag, result)?;
+                self.commit(tag, result)?;
             }
         }
         Ok(())
+    }
+
+    /// What a request came to; wants the next with its tag.
+    fn commit(&mut self, tag: u16, result: i32) -> io::Result<()> {
+        self.tell(sys::COMMIT_AND_FETCH, tag, result)
     }
 
     /// Wants a request with this tag; what the one before came to.
@@ -170,46 +175,47 @@ impl Thread<'_> {
     }
 
     /// A request has come.
-    fn begin(&self, tag: u16) {
+    fn begin(&mut self, tag: u16) -> io::Result<()> {
         let asked = self.descriptions.get(tag);
         let (offset, len) = (asked.offset(), asked.len());
         match asked.wanted() {
             Wanted::Read => {
                 let shared = self.shared.clone();
                 let given = move |read: ReadData| shared.give(tag, &read);
-                self.finish(tag, self.device.read(offset, len as usize), given);
+                self.finish(tag, self.device.read(offset, len as usize), given)
             }
             Wanted::Write { fua } => {
                 let mut data = Buf::new(len as usize);
                 if let Err(error) = self.shared.file.read_exact_at(&mut data, sys::data_at(tag)) {
                     warn!(%error, "what is to be written cannot be had from the kernel");
-                    return self.shared.answer(tag, -libc::EIO);
+                    return self.commit(tag, -libc::EIO);
                 }
                 let written = self.device.write(offset, data.freeze(), fua);
-                self.finish(tag, written, move |()| len as i32);
+                self.finish(tag, written, move |()| len as i32)
             }
             Wanted::Flush => self.finish(tag, self.device.flush(), |()| 0),
             Wanted::Discard => self.finish(tag, self.device.trim(offset, len, false), |()| 0),
             Wanted::Zeroes { fua, may_trim } => {
-                self.finish(tag, self.device.zero(offset, len, fua, may_trim), |()| 0);
+                self.finish(tag, self.device.zero(offset, len, fua, may_trim), |()| 0)
             }
-            Wanted::Other(_) => self.shared.answer(tag, -libc::EOPNOTSUPP),
+            Wanted::Other => self.commit(tag, -libc::EOPNOTSUPP),
         }
     }
 
     /// Now, or by a task.
     fn finish<T: Send + Unpin + 'static>(
-        &self,
+        &mut self,
         tag: u16,
         io: Io<T>,
         result: impl FnOnce(T) -> i32 + Send + 'static,
-    ) {
+    ) -> io::Result<()> {
         let result = move |done: block::Result<T>| done.map_or_else(failure, result);
         match io.try_ready() {
-            Ok(done) => self.shared.answer(tag, result(done)),
+            Ok(done) => self.commit(tag, result(done)),
             Err(io) => {
                 let shared = self.shared.clone();
                 self.runtime.spawn(async move { shared.answer(tag, result(io.await)) });
+                Ok(())
             }
         }
     }
@@ -249,7 +255,8 @@ impl Descriptions {
         NonNull::new(mapped.cast()).map(Self).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
-    /// Of a request that has come and is not answered: until then the driver leaves it as it is.
+    /// The description of a request that is not answered yet: until then the driver leaves it as
+    /// it is.
     fn get(&self, tag: u16) -> Description {
         assert!(tag < DEPTH);
         #[allow(unsafe_code, reason = "memory of the driver's")]

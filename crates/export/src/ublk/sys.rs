@@ -3,8 +3,7 @@
 //! Commands are io_uring's `IORING_OP_URING_CMD` on `/dev/ublk-control` and on `/dev/ublkcN`; their
 //! numbers are encoded as those of ioctl(2).
 
-/// Bytes of a sector, whatever the device's blocks are.
-pub(super) const SECTOR: u64 = 512;
+use crate::kernel::node::SECTOR;
 
 /// Requests under way at most, each with a tag below this.
 pub(super) const DEPTH: u16 = 128;
@@ -82,7 +81,7 @@ pub(super) const COMMIT_AND_FETCH: u32 = encoded(BOTH, 0x21, size_of::<IoCommand
 pub(super) struct ControlCommand {
     pub(super) device: u32,
     pub(super) queue: u16,
-    /// Of what is at `address`.
+    /// Bytes of what is at `address`.
     pub(super) len: u16,
     pub(super) address: u64,
     pub(super) data: u64,
@@ -99,7 +98,7 @@ pub(super) struct IoCommand {
     pub(super) tag: u16,
     /// Bytes, or an error as a negative number.
     pub(super) result: i32,
-    /// Of a buffer; none where data is copied by reads and writes of `/dev/ublkcN`.
+    /// Where a buffer is; 0 where data is copied by reads and writes of `/dev/ublkcN`.
     pub(super) address: u64,
 }
 
@@ -204,7 +203,7 @@ pub(super) enum Wanted {
         may_trim: bool,
     },
     /// A kind that no device of ours offers.
-    Other(u8),
+    Other,
 }
 
 impl Description {
@@ -218,7 +217,7 @@ impl Description {
             2 => Wanted::Flush,
             3 => Wanted::Discard,
             5 => Wanted::Zeroes { fua, may_trim: self.op_flags & NO_UNMAP == 0 },
-            other => Wanted::Other(other),
+            _ => Wanted::Other,
         }
     }
 
@@ -259,7 +258,7 @@ mod tests {
         assert_eq!(of(1 | 1 << 13).wanted(), Wanted::Write { fua: true });
         assert_eq!(of(5).wanted(), Wanted::Zeroes { fua: false, may_trim: true });
         assert_eq!(of(5 | 1 << 15).wanted(), Wanted::Zeroes { fua: false, may_trim: false });
-        assert_eq!(of(4).wanted(), Wanted::Other(4));
+        assert_eq!(of(4).wanted(), Wanted::Other);
         assert_eq!((of(0).offset(), of(0).len()), (8192, 4096));
     }
 }
