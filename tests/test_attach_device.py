@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import MIB, empty
+from support import stock_guest
 from support.carried import ENVIRONMENT, carried, unpack
 from support.daemon import Daemon
 
@@ -32,10 +33,7 @@ ERRORS = re.compile(r"I/O error|Buffer I/O|EXT4-fs \((?!.*mount)|Aborting journa
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    try:
-        image = guest_image.image(RECIPE)
-    except guest_image.NoImage as missing:
-        pytest.skip(f"no stock-kernel guest: {missing}")
+    image = stock_guest.image(RECIPE)
     with Guest(image, carried(tmp_path_factory.mktemp("device"), "fio")) as running:
         unpack(running)
         yield running

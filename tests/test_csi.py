@@ -356,8 +356,8 @@ def test_a_file_system_is_made_once_kept_grown_and_read(plugin: Plugin, tmp_path
     plugin.mount(id, place, xfs)
     said = refused(plugin.unstage, id)
     assert said.startswith("FAILED_PRECONDITION") and str(place) in said
-    # It grows while it is in use. (Of ext4 the kernel wants CAP_SYS_RESOURCE for that: not every root
-    # has it.)
+    # It grows while it is in use. (A mounted ext4 wants CAP_SYS_RESOURCE for that, which not every
+    # root has.)
     plugin.client.ControllerExpandVolume(volume_id=id, capacity_range={"required_bytes": 2 * size})
     expanded = plugin.client.NodeExpandVolume(
         volume_id=id, volume_path=str(place), capacity_range={"required_bytes": 2 * size}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import MIB, sha256
-from support import csi
+from support import csi, stock_guest
 from support.carried import ENVIRONMENT, carried, unpack
 from support.csi import as_block, mounted_as
 from support.daemon import Daemon
@@ -125,10 +125,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    try:
-        image = guest_image.image(RECIPE)
-    except guest_image.NoImage as missing:
-        pytest.skip(f"no stock-kernel guest: {missing}")
+    image = stock_guest.image(RECIPE)
     with Guest(image, carried(tmp_path_factory.mktemp("csi"), *PROGRAMS)) as running:
         unpack(running)
         yield running

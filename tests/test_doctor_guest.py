@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import stock_guest
 from support.carried import ENVIRONMENT, carried, unpack
 
 from enkaku_lab import wan
 from enkaku_lab.experiment import Link
-from enkaku_lab.peers import enkaku, guest_image, open_iscsi
+from enkaku_lab.peers import enkaku, open_iscsi
 from enkaku_lab.peers.guest import HOST, Guest
 from enkaku_lab.process import peer, run
 
@@ -35,10 +36,7 @@ SPEED_UP = 3.0
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
     """A guest at the near end of the line, with our program in /opt and a target at the far end."""
-    try:
-        image = guest_image.image()
-    except guest_image.NoImage as missing:
-        pytest.skip(f"no stock-kernel guest: {missing}")
+    image = stock_guest.image()
     folder = tmp_path_factory.mktemp("doctor")
     disk = carried(folder, "tc")
     with wan.up(LINE, folder) as lab:

@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from support import stock_guest
 
 from enkaku_lab import wan
 from enkaku_lab.experiment import Link
-from enkaku_lab.peers import disk_url, enkaku, guest_image, need
+from enkaku_lab.peers import disk_url, enkaku, need
 from enkaku_lab.peers.guest import Guest, Order
 from enkaku_lab.process import Peer, peer, run
 
@@ -443,10 +444,7 @@ GUEST_S_MAX = 240.0
 @pytest.fixture(scope="module")
 def guest(tmp_path_factory) -> Iterator[Guest]:
     """With this binary and its libraries in /tmp/enkaku."""
-    try:
-        image = guest_image.image()
-    except guest_image.NoImage as missing:
-        pytest.skip(f"no stock-kernel guest: {missing}")
+    image = stock_guest.image()
     folder = tmp_path_factory.mktemp("events-guest")
     with Guest(image, _as_disk(folder)) as running:
         running.run("mkdir /tmp/enkaku && tar -xf /dev/vda -C /tmp/enkaku", GUEST_S_MAX)

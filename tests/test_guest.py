@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 from conftest import MIB, empty, noise, sha256
+from support import stock_guest
 
 from enkaku_lab import REPOSITORY
-from enkaku_lab.peers import Target, enkaku, guest_image, lio, open_iscsi
+from enkaku_lab.peers import Target, enkaku, lio, open_iscsi
 from enkaku_lab.peers.guest import HOST, Guest
 from enkaku_lab.peers.lio import Lio
 from enkaku_lab.process import CommandFailed, LabError, Peer, accepts, free_port, peer
@@ -51,10 +52,7 @@ def source(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def machine(request, source: Path) -> Iterator[Guest]:
-    try:
-        image = guest_image.image()
-    except guest_image.NoImage as missing:
-        pytest.skip(f"no stock-kernel guest: {missing}")
+    image = stock_guest.image()
     failed_before = request.session.testsfailed
     with Guest(image, source) as running:
         yield running

@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support import stock_guest
 
 from enkaku_lab import claims, commands, data, experiments, runner, sockets, stale
 from enkaku_lab.experiment import FULL, GUEST, KIB, MIB, QUICK, STRETCH, Cell, Link, Load
 from enkaku_lab.experiments import s0_guest_queue
 from enkaku_lab.in_guest import kernel_log, laboratory, line, meter, nfs, recipe, senders
-from enkaku_lab.peers import guest_image
 from enkaku_lab.peers.guest import Guest
 from enkaku_lab.process import CommandFailed, LabError
 from enkaku_lab.stacks import GaveUp, Place
@@ -352,11 +352,8 @@ def test_nfs_over_udp_is_what_the_paper_had_and_is_judged_where_the_client_has_i
 @NEEDS_GUEST
 def test_the_kernels_stacks_over_the_stretched_line():
     """One boot: the line's time is the guest's own, contents arrive, what is refused says so."""
-    try:
-        # Debian's modules, also where `nfs-udp` has built others.
-        image = guest_image.image(replace(recipe(), replaced=()))
-    except guest_image.NoImage as missing:
-        pytest.skip(f"no stock-kernel guest: {missing}")
+    # Debian's modules, also where `nfs-udp` has built others.
+    image = stock_guest.image(replace(recipe(), replaced=()))
     with Guest(image, counted=True) as guest:
         line.set_up(guest)
         lab = laboratory.GuestLaboratory(guest)

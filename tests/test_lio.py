@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 from conftest import MIB, empty, noise
+from support import stock_guest
 from support.mirror import Mirror, differences
 from support.pdu_proxy import Link, Pdu, PduProxy
 
-from enkaku_lab.peers import enkaku, guest_image, lio
+from enkaku_lab.peers import enkaku, lio
 from enkaku_lab.peers.guest import Guest
 from enkaku_lab.peers.libiscsi_session import Outcome, Session, session
 from enkaku_lab.peers.lio import Lio
@@ -47,10 +48,7 @@ BLOCK_BYTES, COPIED_BLOCKS = 512, 8
 @pytest.fixture(scope="module")
 def machine(request, tmp_path_factory) -> Iterator[Guest]:
     """A guest of its own: what these tests leave in its kernel never ends."""
-    try:
-        image = guest_image.image()
-    except guest_image.NoImage as missing:
-        pytest.skip(f"no stock-kernel guest: {missing}")
+    image = stock_guest.image()
     folder: Path = tmp_path_factory.mktemp("lio")
     failed_before = request.session.testsfailed
     disks = [empty(folder / Path(disk).name, DISK_BYTES) for disk in DISKS]
