@@ -34,8 +34,9 @@ const REFRESH_AFTER: Duration = Duration::from_secs(2);
 /// tools write content, table and folder one after the other.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// The same of a disk that says that it is mounted: Linux writes what has been changed for 30 s,
-/// and looks every 5 s (`dirty_expire_centisecs`, `dirty_writeback_centisecs`).
+/// How long nobody may have written to a disk that says that it is mounted: Linux writes what has
+/// been changed for 30 s, and looks every 5 s (`dirty_expire_centisecs`,
+/// `dirty_writeback_centisecs`).
 pub(crate) const QUIET_IN_USE: Duration = Duration::from_secs(40);
 
 /// How long somebody who looks something up waits for quiet.
