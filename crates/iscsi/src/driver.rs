@@ -11,9 +11,8 @@ use bytes::Bytes;
 use iscsi_proto::connection::Transmit;
 use iscsi_proto::frame::{FrameError, Framing, Limits};
 use iscsi_proto::pdu::Header;
-use tokio::net::TcpStream;
 
-use crate::transport::{Receiver, Sender};
+use crate::transport::{Receiver, Sender, Stream};
 
 /// Rounds of read-handle-write before other tasks of this thread get their turn.
 const ROUNDS_PER_TURN: usize = 32;
@@ -139,7 +138,7 @@ pub trait Role: Send {
 
 /// Runs a connection in its full-feature phase until it ends, and says why it did.
 pub async fn drive<R: Role>(
-    stream: &TcpStream,
+    stream: &mut Stream,
     framing: Framing,
     limits: Limits,
     role: &mut R,
@@ -152,6 +151,7 @@ pub async fn drive<R: Role>(
             Err(reason) => Poll::Ready(reason),
         });
     let reason = turns.await;
+    stream.say_end();
     if let Some(buf) = receiver.into_buffer() {
         role.take_back(buf);
     }
@@ -161,7 +161,7 @@ pub async fn drive<R: Role>(
 /// One turn of the loop: ends in waiting (every source of work has our waker) or in closing.
 fn poll_turn<R: Role>(
     context: &mut Context<'_>,
-    stream: &TcpStream,
+    stream: &mut Stream,
     receiver: &mut Receiver,
     sender: &mut Sender,
     role: &mut R,
@@ -179,6 +179,7 @@ fn poll_turn<R: Role>(
         let received = received?;
         let sent = sender.poll_send(context, stream, role)?;
         if sender.is_empty()
+            && stream.is_flushed()
             && let Some(reason) = role.is_finished()
         {
             return Ok(Poll::Ready(reason));

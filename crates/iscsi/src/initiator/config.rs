@@ -2,6 +2,7 @@
 //! to 300 ms; a LAN loses nothing by them.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use iscsi_proto::initiator::CONNECTIONS_MAX;
@@ -10,6 +11,7 @@ use iscsi_proto::login::chap::{ChapCredentials, Secret};
 use iscsi_proto::names::{NameError, check_name};
 use path::PolicyConfig;
 
+use super::dial::Dial;
 use super::isid::IsidChoice;
 use super::path::Share;
 use crate::transport::Dscp;
@@ -69,6 +71,8 @@ pub struct Config {
     /// A target that wants no proof may have it its way, unless it has to prove itself. Otherwise
     /// credentials mean authentication or nothing: who answers in the target's place cannot choose.
     pub chap_optional: bool,
+    /// Who makes the connections; `None`: they are dialled.
+    pub dialer: Option<Arc<dyn Dial>>,
     /// SO_SNDBUF in bytes; `None` leaves it to the kernel's auto-tuning.
     pub send_buffer: Option<usize>,
     /// SO_RCVBUF in bytes; `None` leaves it to the kernel's auto-tuning.
@@ -149,6 +153,7 @@ impl Config {
             chap: None,
             chap_mutual: None,
             chap_optional: false,
+            dialer: None,
             send_buffer: None,
             receive_buffer: None,
             congestion_control: None,

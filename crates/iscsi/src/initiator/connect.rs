@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 
 use iscsi_proto::connection::Transmit;
 use iscsi_proto::frame::Limits;
@@ -13,12 +14,14 @@ use iscsi_proto::login::chap::{Algorithm, CHALLENGE_LEN, ChapCredentials, ChapRa
 use iscsi_proto::login::initiator::{InitiatorConfig, Login, LoginError, Step};
 use iscsi_proto::pdu::{LoginStatus, Opcode, Pdu, PduError};
 use iscsi_proto::serial::{CmdSn, StatSn};
-use tokio::net::{TcpSocket, TcpStream};
+use socket2::SockRef;
+use tokio::net::TcpSocket;
 
 use super::rejoin::Backoff;
 use super::shared::Shared;
 use super::url::{Portal, Url};
 use super::{Config, ProbeError};
+use crate::transport::Stream;
 use crate::transport::login::{ReadError, read_pdu, write_pdu};
 use crate::transport::socket_options::keep_unsent_short;
 
@@ -134,7 +137,7 @@ impl ConnectError {
 /// A connection in full-feature phase.
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) stream: TcpStream,
+    pub(super) stream: Stream,
     pub(super) outcome: Outcome,
     /// Where it was accepted, redirections followed.
     pub(super) portal: Portal,
@@ -225,14 +228,20 @@ pub(super) async fn connect(
     Err(ConnectError::Redirections { portal })
 }
 
-async fn open(portal: &Portal, config: &Config) -> Result<TcpStream, ConnectError> {
+async fn open(portal: &Portal, config: &Config) -> Result<Stream, ConnectError> {
+    if let Some(dialer) = &config.dialer {
+        let failed = |source| ConnectError::Connect { portal: portal.clone(), source };
+        let stream = dialer.dial(portal).await.map_err(failed)?;
+        set_options(&**stream.socket(), config)?;
+        return Ok(stream);
+    }
     let resolved = tokio::net::lookup_host((portal.host.as_str(), portal.port)).await;
     let addresses =
         resolved.map_err(|source| ConnectError::Resolve { host: portal.host.clone(), source })?;
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in addresses {
         match socket(address, config)?.connect(address).await {
-            Ok(stream) => return Ok(stream),
+            Ok(stream) => return Ok(stream.into()),
             Err(error) => last = error,
         }
     }
@@ -247,25 +256,29 @@ fn socket(address: SocketAddr, config: &Config) -> Result<TcpSocket, ConnectErro
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     };
     let socket = socket.map_err(option("socket"))?;
+    set_options(&socket, config)?;
+    Ok(socket)
+}
+
+fn set_options(socket: &impl AsFd, config: &Config) -> Result<(), ConnectError> {
+    let option = |option| move |source| ConnectError::Option { option, source };
+    keep_unsent_short(socket).map_err(option("TCP_NOTSENT_LOWAT"))?;
+    if let Some(dscp) = config.dscp {
+        dscp.apply(socket).map_err(option("DSCP"))?;
+    }
+    let socket = SockRef::from(socket);
     // Every PDU is written whole; waiting for more would only add latency.
-    socket.set_nodelay(true).map_err(option("TCP_NODELAY"))?;
-    keep_unsent_short(&socket).map_err(option("TCP_NOTSENT_LOWAT"))?;
+    socket.set_tcp_nodelay(true).map_err(option("TCP_NODELAY"))?;
     if let Some(bytes) = config.send_buffer {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         socket.set_send_buffer_size(bytes).map_err(option("SO_SNDBUF"))?;
     }
     if let Some(bytes) = config.receive_buffer {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         socket.set_recv_buffer_size(bytes).map_err(option("SO_RCVBUF"))?;
     }
     if let Some(algorithm) = &config.congestion_control {
-        let socket = socket2::SockRef::from(&socket);
         socket.set_tcp_congestion(algorithm.as_bytes()).map_err(option("TCP_CONGESTION"))?;
     }
-    if let Some(dscp) = config.dscp {
-        dscp.apply(&socket).map_err(option("DSCP"))?;
-    }
-    Ok(socket)
+    Ok(())
 }
 
 /// How a login ended that did not fail.
@@ -278,7 +291,7 @@ enum Answer {
 }
 
 async fn log_in(
-    stream: &mut TcpStream,
+    stream: &mut Stream,
     portal: &Portal,
     config: InitiatorConfig,
 ) -> Result<Answer, ConnectError> {

@@ -2,13 +2,10 @@
 //! Each is an I_T nexus of its own: the unit tells it about its own power-on (a unit attention),
 //! which is asked for before the first command of the user goes that way.
 
-use std::sync::Arc;
-
 use iscsi_proto::ids::{Cid, Isid};
 use iscsi_proto::initiator::ConnectionId;
 use iscsi_proto::keys::ConnectionParams;
 use iscsi_proto::serial::StatSn;
-use tokio::net::TcpStream;
 
 use super::connect::{ConnectError, Identity, Link, connect_in_time};
 use super::fence;
@@ -18,9 +15,10 @@ use super::probe::{ProbeError, Prober};
 use super::rejoin::is_refusal;
 use super::shared::Shared;
 use super::state::{Phase, State};
+use crate::transport::Stream;
 
 /// What the driver of a new connection needs.
-type Ready = (ConnectionId, Arc<TcpStream>, ConnectionParams);
+type Ready = (ConnectionId, Stream, ConnectionParams);
 
 /// Logs in with another session, where the first one leads.
 pub(super) async fn open(
@@ -61,8 +59,8 @@ pub(super) fn install(
     if state.incarnation != incarnation || state.phase != Phase::Up || state.ended.is_some() {
         return None; // the socket closes, and with it the session
     }
-    let stream = Arc::new(ready.stream);
-    member.attach(ready.id, &stream, state.growth.opened(now));
+    let stream = ready.stream;
+    member.attach(ready.id, stream.socket(), state.growth.opened(now));
     let index = place(&mut state, member);
     Some((index, (ready.id, stream, ready.params)))
 }

@@ -10,7 +10,6 @@ use iscsi_proto::ids::{Cid, Isid};
 use iscsi_proto::initiator::{self as core, ConnectionId, Established, Session};
 use iscsi_proto::keys::ConnectionParams;
 use iscsi_proto::serial::StatSn;
-use tokio::net::TcpStream;
 
 use super::config::AfterLoss;
 use super::connect::{ConnectError, Identity, Link, connect, connect_again, credentials};
@@ -19,11 +18,12 @@ use super::op::Task;
 use super::path;
 use super::rejoin::{Home, is_refusal};
 use super::shared::Shared;
+use crate::transport::Stream;
 
 /// A connection whose driver has not started.
 pub(super) struct Ready {
     pub(super) id: ConnectionId,
-    pub(super) stream: TcpStream,
+    pub(super) stream: Stream,
     pub(super) params: ConnectionParams,
 }
 
@@ -65,7 +65,7 @@ pub(super) async fn establish(shared: &Shared, isid_bits: u32) -> Result<Opening
     announce(shared, [0]);
     let leading = connect_again(&shared.url.portal, config, chap.as_ref(), &identity(0)).await?;
     let outcome = leading.outcome.clone();
-    if let Some(first) = path::first_number(shared, &leading.stream) {
+    if let Some(first) = path::first_number(shared, leading.stream.socket()) {
         shared.lock().growth.wanted = first;
     }
     let wanted = u16::try_from(shared.lock().growth.wanted).unwrap_or(u16::MAX);

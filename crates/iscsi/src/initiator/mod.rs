@@ -11,6 +11,7 @@
 pub mod cdb;
 mod config;
 mod connect;
+mod dial;
 mod discovery;
 mod disk;
 mod extended_copy;
@@ -46,6 +47,7 @@ pub mod url;
 
 pub use config::{Config, ERROR_RECOVERY_LEVEL_DEFAULT, ERROR_RECOVERY_LEVEL_MAX};
 pub use connect::ConnectError;
+pub use dial::{Dial, Dialling};
 pub use discovery::discover;
 pub use disk::RemoteDisk;
 pub use iscsi_proto::keys::send_targets::TargetRecord;

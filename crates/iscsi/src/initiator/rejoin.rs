@@ -14,13 +14,13 @@ use iscsi_proto::login::initiator::LoginError;
 use iscsi_proto::pdu::LoginStatus;
 use iscsi_proto::serial::StatSn;
 use iscsi_proto::time::Instant;
-use tokio::net::TcpStream;
 
 use super::connect::{ConnectError, Identity, Link, connect_in_time};
 use super::growth::Job;
 use super::shared::Shared;
 use super::state::{Phase, State};
 use super::url::Portal;
+use crate::transport::Stream;
 
 /// First pause between two attempts to connect; the first attempt is made at once.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
@@ -160,7 +160,7 @@ pub(super) fn install(
     shared: &Shared,
     incarnation: u64,
     rejoined: Rejoined,
-) -> Option<(ConnectionId, Arc<TcpStream>, ConnectionParams)> {
+) -> Option<(ConnectionId, Stream, ConnectionParams)> {
     let Rejoined { member: index, cid, link } = rejoined;
     let now = shared.now();
     shared.with(|state, batch| {
@@ -184,7 +184,7 @@ pub(super) fn install(
             }
         };
         let params = link.outcome.connection;
-        let stream = Arc::new(link.stream);
+        let stream = link.stream;
         match member.session.add_connection(&Established::from(&link.outcome), now) {
             Ok(id) => {
                 tracing::info!("connection {} opened{}", cid.0, if is_new { "" } else { " again" });
@@ -192,7 +192,7 @@ pub(super) fn install(
                     home.cids.push(cid);
                 }
                 let opened = state.growth.opened(now);
-                state.members[index].attach(id, &stream, opened);
+                state.members[index].attach(id, stream.socket(), opened);
                 let open = state.connections_open();
                 state.growth.succeeded(open, now);
                 state.collect(index, None, batch);

@@ -12,7 +12,6 @@ use futures_util::future::join_all;
 use iscsi_proto::ids::Isid;
 use iscsi_proto::initiator::ConnectionId;
 use iscsi_proto::keys::ConnectionParams;
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::config::AfterLoss;
@@ -30,6 +29,7 @@ use super::role::ConnectionRole;
 use super::shared::Shared;
 use super::state::Phase;
 use crate::driver::{CloseReason, drive};
+use crate::transport::Stream;
 
 /// How long the drivers of an ended incarnation may take to close their sockets.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -60,14 +60,14 @@ impl Incarnation {
         shared: &Arc<Shared>,
         member: usize,
         id: ConnectionId,
-        stream: Arc<TcpStream>,
+        mut stream: Stream,
         params: ConnectionParams,
     ) {
         let incarnation = self.number;
         let mut role = ConnectionRole::new(shared.clone(), incarnation, member, id);
         let shared = shared.clone();
         self.drivers.spawn(async move {
-            let reason = drive(&stream, params.framing(), params.limits(), &mut role).await;
+            let reason = drive(&mut stream, params.framing(), params.limits(), &mut role).await;
             // Otherwise it is being set up or closed, and whoever does that says what went wrong.
             let in_use = shared.lock().phase == Phase::Up;
             match reason {
@@ -145,8 +145,7 @@ pub(super) async fn bring_up(
         let mut member = Member::new(group.session, group.home.isid);
         member.home = Some(group.home);
         let Ready { id, stream, params } = group.leading;
-        let stream = Arc::new(stream);
-        member.attach(id, &stream, shared.lock().growth.opened(shared.now()));
+        member.attach(id, stream.socket(), shared.lock().growth.opened(shared.now()));
         links.push((index, id, stream, params));
         members.push(member);
     }

@@ -17,7 +17,7 @@ use super::server::Tasks;
 use super::session::now;
 use super::shared::Shared;
 use crate::poll::Poller;
-use crate::transport::Dscp;
+use crate::transport::{Dscp, Stream};
 
 /// Pause after a failed accept.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -132,7 +132,7 @@ pub(super) async fn accept(
         match accepted {
             Ok((stream, peer)) => {
                 let Some(tasks) = tasks.upgrade() else { return };
-                spawn_connection(&shared, &tasks, Arc::clone(&portal), stream, peer);
+                spawn_connection(&shared, &tasks, Arc::clone(&portal), stream.into(), peer);
             }
             Err(error) => {
                 // EMFILE and the like pass when connections close; give them the time to.
@@ -162,11 +162,12 @@ impl Complaints {
     }
 }
 
-fn spawn_connection(
+/// Takes a connection in, if there is room for it.
+pub(super) fn spawn_connection(
     shared: &Arc<Shared>,
     tasks: &Tasks,
     portal: Arc<str>,
-    stream: TcpStream,
+    stream: Stream,
     peer: SocketAddr,
 ) {
     let Some(place) = shared.connections.enter(shared.connections_max()) else {
@@ -197,13 +198,13 @@ fn spawn_connection(
 async fn serve(
     shared: &Arc<Shared>,
     portal: Arc<str>,
-    stream: TcpStream,
+    stream: Stream,
     peer: SocketAddr,
     limits: &Limits,
     (place, shown_out): (Place, ShownOut),
 ) {
     let dscp = shared.lock_portals().get(&*portal).and_then(|portal| portal.spec.dscp);
-    if let Err(error) = prepare(&stream, limits, dscp) {
+    if let Err(error) = prepare(stream.socket(), limits, dscp) {
         // A peer that resets at once does this, too.
         if shared.may_log(peer) {
             warn!(%error, "cannot set up the socket");

@@ -20,7 +20,6 @@ use iscsi_proto::pdu::{LoginStatus, Pdu};
 use iscsi_proto::serial::CmdSn;
 use iscsi_proto::target::{Attach, ConnId, Session, SessionConfig};
 use scsi::WriteProtection;
-use tokio::net::TcpStream;
 use tracing::{debug, info, warn};
 
 use super::access::{Gatekeeper, NexusRights, Proof};
@@ -33,6 +32,7 @@ use super::overview::{About, Link};
 use super::session::{SharedSession, now};
 use super::shared::{Sessions, Shared};
 use crate::driver::{CloseReason, drive};
+use crate::transport::Stream;
 use crate::transport::login::{ReadError, read_pdu, write_pdu};
 
 /// How long a connection may say nothing: an initiator sends its first PDU as soon as TCP's
@@ -91,7 +91,7 @@ impl LoginError {
 
 /// Where a connection came from and to.
 struct Arrival {
-    stream: TcpStream,
+    stream: Stream,
     peer: SocketAddr,
     portal: Arc<str>,
 }
@@ -99,7 +99,7 @@ struct Arrival {
 /// A connection in its full-feature phase, not yet running.
 pub(super) struct LoggedIn {
     shared: Arc<Shared>,
-    stream: TcpStream,
+    stream: Stream,
     peer: SocketAddr,
     session: Arc<SharedSession>,
     conn: ConnId,
@@ -117,7 +117,7 @@ pub(super) struct LoggedIn {
 pub(super) async fn login(
     shared: &Arc<Shared>,
     portal: Arc<str>,
-    mut stream: TcpStream,
+    mut stream: Stream,
     peer: SocketAddr,
     place: Place,
 ) -> Result<LoggedIn, LoginError> {
@@ -191,7 +191,7 @@ fn target_named(catalog: &Catalog, text: &[u8]) -> Option<Arc<TargetSpec>> {
 }
 
 async fn send(
-    stream: &mut TcpStream,
+    stream: &mut Stream,
     response: iscsi_proto::pdu::LoginResponse,
     text: Bytes,
 ) -> Result<(), LoginError> {
@@ -412,17 +412,16 @@ impl LoggedIn {
 
     /// Runs the connection to its end.
     pub(super) async fn run(self) {
-        let Self { shared, stream, peer, session, conn, cid, params } = self;
+        let Self { shared, mut stream, peer, session, conn, cid, params } = self;
         let local = local_of(&stream);
         let ends = Ends { peer, local };
-        let stream = Arc::new(stream);
         let since = SystemTime::now();
-        let link = Link { cid, peer, local, since, params, stream: Arc::clone(&stream) };
+        let link = Link { cid, peer, local, since, params, stream: Arc::clone(stream.socket()) };
         session.add_link(conn, link);
         let counters = Arc::clone(&shared.counters);
         let role = TargetConnection::new(Arc::clone(&shared), Arc::clone(&session), conn, ends);
         let mut observed = Observed { role, counters };
-        let reason = drive(&stream, params.framing(), params.limits(), &mut observed).await;
+        let reason = drive(&mut stream, params.framing(), params.limits(), &mut observed).await;
         shared.counters.closed(&reason);
         let (initiator, tsih) = (&session.initiator_name, session.tsih);
         match reason {
@@ -441,8 +440,8 @@ impl LoggedIn {
 }
 
 /// Our end of a connection, IPv4 as such.
-fn local_of(stream: &TcpStream) -> Option<SocketAddr> {
-    let mut local = stream.local_addr().ok()?;
+fn local_of(stream: &Stream) -> Option<SocketAddr> {
+    let mut local = stream.socket().local_addr().ok()?;
     local.set_ip(local.ip().to_canonical());
     Some(local)
 }

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
-use super::accept::{BindError, BoundPortal, Portal, accept};
+use super::accept::{BindError, BoundPortal, Portal, accept, spawn_connection};
 use super::access::{AccessRule, AccessRules, Chap};
 use super::catalog::{Catalog, Limits, PortalSpec, TargetSpec, default_offer};
 use super::counters::CounterView;
@@ -30,7 +30,7 @@ use super::path;
 use super::session::SharedSession;
 use super::shared::Shared;
 use crate::poll::Poller;
-use crate::transport::Dscp;
+use crate::transport::{Dscp, Stream};
 
 /// How long connections may take to write their last words at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
@@ -218,6 +218,12 @@ impl Server {
                 pollers.push((key, poller));
             }
         }
+    }
+
+    /// Serves a connection that has come another way than to a portal, such as one that was dialled
+    /// from here. It finds what there is at portals of this name, whether one is open or not.
+    pub fn serve(&self, portal: &str, stream: Stream, peer: SocketAddr) {
+        spawn_connection(&self.shared, &self.tasks, portal.into(), stream, peer);
     }
 
     /// Processor time that polling has burned so far, by portal; without those that do not poll.

@@ -7,8 +7,7 @@ use bytes::Bytes;
 use iscsi_proto::connection::Transmit;
 use iscsi_proto::frame::{FrameError, Framing, Limits, parse_header};
 use iscsi_proto::pdu::{BHS_LEN, Header};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// A PDU could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +26,7 @@ pub enum ReadError {
 /// # Errors
 /// The socket's, or what is wrong with the bytes.
 pub async fn read_pdu(
-    stream: &mut TcpStream,
+    stream: &mut (impl AsyncRead + Unpin),
     limits: Limits,
 ) -> Result<(Header, Bytes), ReadError> {
     let mut head = vec![0; BHS_LEN];
@@ -52,7 +51,11 @@ pub async fn read_pdu(
 ///
 /// # Errors
 /// The socket's.
-pub async fn write_pdu(stream: &mut TcpStream, pdu: &Transmit) -> io::Result<()> {
+pub async fn write_pdu(
+    stream: &mut (impl AsyncWrite + Unpin),
+    pdu: &Transmit,
+) -> io::Result<()> {
     let bytes = Framing::default().pdu_bytes(&pdu.header, &pdu.payload);
-    stream.write_all(&bytes).await
+    stream.write_all(&bytes).await?;
+    stream.flush().await
 }

@@ -4,17 +4,14 @@
 //! the digest and the next headers. Small PDUs are copied out of staging, because a copy of 4 KiB
 //! costs less than a system call.
 
-use std::io;
-use std::io::{IoSliceMut, Read};
+use std::io::{self, IoSliceMut};
 use std::task::{Context, Poll, ready};
 
 use block::Buf;
 use bytes::Bytes;
 use iscsi_proto::frame::{DataDigest, Frame, Framing, Limits, parse_header};
-use socket2::SockRef;
-use tokio::io::Interest;
-use tokio::net::TcpStream;
 
+use super::Stream;
 use crate::driver::{CloseReason, Dest, Filled, Role};
 use crate::poll::note_received;
 
@@ -85,7 +82,7 @@ impl Receiver {
     pub(crate) fn poll_receive<R: Role>(
         &mut self,
         context: &mut Context<'_>,
-        stream: &TcpStream,
+        stream: &mut Stream,
         role: &mut R,
     ) -> Result<bool, CloseReason> {
         if self.gave_way {
@@ -105,7 +102,7 @@ impl Receiver {
     fn poll_read(
         &mut self,
         context: &mut Context<'_>,
-        stream: &TcpStream,
+        stream: &mut Stream,
     ) -> Poll<io::Result<usize>> {
         loop {
             ready!(stream.poll_read_ready(context))?;
@@ -117,7 +114,7 @@ impl Receiver {
     }
 
     /// One vectored read: the rest of the payload, then staging.
-    fn read(&mut self, stream: &TcpStream) -> io::Result<usize> {
+    fn read(&mut self, stream: &mut Stream) -> io::Result<usize> {
         self.make_room();
         let free = &mut self.staging[self.end..];
         let n = match &mut self.payload {
@@ -131,7 +128,7 @@ impl Receiver {
                 };
                 let rest = &mut buf[*next..*next + *data_left];
                 let mut slices = [IoSliceMut::new(rest), IoSliceMut::new(&mut free[..staging_len])];
-                let n = read_all(stream, &mut slices)?;
+                let n = stream.read_vectored(&mut slices)?;
                 let placed = n.min(*data_left);
                 if let Some(digest) = digest {
                     digest.update(&buf[*next..*next + placed]);
@@ -142,7 +139,7 @@ impl Receiver {
                 n
             }
             _ => {
-                let n = read_all(stream, &mut [IoSliceMut::new(free)])?;
+                let n = stream.read_vectored(&mut [IoSliceMut::new(free)])?;
                 self.end += n;
                 n
             }
@@ -193,23 +190,6 @@ impl Receiver {
                 return Ok(());
             }
         }
-    }
-}
-
-/// Reads once. What fills less than there is room for was all there is: the socket need not be
-/// asked again, a second system call for each batch, to know that it has nothing more.
-fn read_all(stream: &TcpStream, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-    let room: usize = slices.iter().map(|slice| slice.len()).sum();
-    let mut n = 0;
-    let result = stream.try_io(Interest::READABLE, || {
-        n = (&*SockRef::from(stream)).read_vectored(slices)?;
-        // For tokio: not readable any more. It knows what has come since it was asked, so that
-        // nothing which comes meanwhile is missed.
-        if n > 0 && n < room { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
-    });
-    match result {
-        Err(error) if n == 0 || error.kind() != io::ErrorKind::WouldBlock => Err(error),
-        _ => Ok(n),
     }
 }
 

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use iscsi_proto::frame::{Framing, HeaderBytes, Trailer};
-use tokio::net::TcpStream;
 
+use super::Stream;
 use crate::driver::{CloseReason, Role};
 
 /// Bytes taken from the core ahead of the socket. More would only age in the queue (sequence
@@ -61,7 +61,7 @@ impl Sender {
     pub(crate) fn poll_send<R: Role>(
         &mut self,
         context: &mut Context<'_>,
-        stream: &TcpStream,
+        stream: &mut Stream,
         role: &mut R,
     ) -> Result<bool, CloseReason> {
         let mut any = false;
@@ -69,7 +69,11 @@ impl Sender {
             self.fill(role);
             if self.queue.is_empty() {
                 self.full = false;
-                return Ok(any);
+                // Who waits is woken when the socket takes the rest.
+                return match stream.poll_flushed(context) {
+                    Poll::Ready(Err(error)) => Err(error.into()),
+                    _ => Ok(any),
+                };
             }
             match self.poll_write(context, stream) {
                 Poll::Pending => {
@@ -94,7 +98,11 @@ impl Sender {
         }
     }
 
-    fn poll_write(&self, context: &mut Context<'_>, stream: &TcpStream) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        &self,
+        context: &mut Context<'_>,
+        stream: &mut Stream,
+    ) -> Poll<io::Result<usize>> {
         loop {
             ready!(stream.poll_write_ready(context))?;
             match self.write(stream) {
@@ -104,7 +112,7 @@ impl Sender {
         }
     }
 
-    fn write(&self, stream: &TcpStream) -> io::Result<usize> {
+    fn write(&self, stream: &mut Stream) -> io::Result<usize> {
         let mut slices = [IoSlice::new(&[]); SLICES_MAX];
         let mut count = 0;
         let mut skip = self.written;
@@ -120,7 +128,7 @@ impl Sender {
                 break;
             }
         }
-        stream.try_write_vectored(&slices[..count])
+        stream.write_vectored(&slices[..count])
     }
 
     /// Drops what has been written.
@@ -147,6 +155,7 @@ mod tests {
     use iscsi_proto::ids::{Itt, Lun, Ttt};
     use iscsi_proto::pdu::{Header, NopOut};
     use iscsi_proto::serial::{CmdSn, StatSn};
+    use tokio::net::TcpStream;
 
     use super::*;
     use crate::driver::{Dest, Filled};
@@ -196,21 +205,21 @@ mod tests {
     #[tokio::test]
     async fn a_full_socket_takes_little_ahead_of_what_it_can_send() -> io::Result<()> {
         let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
-        let stream = TcpStream::connect(listener.local_addr()?).await?;
+        let mut stream = Stream::from(TcpStream::connect(listener.local_addr()?).await?);
         let (mut peer, _) = listener.accept()?;
         let mut sender = Sender::new(Framing::default());
         let mut role = Endless::default();
         let mut read = vec![0; 32 * PDU_BYTES];
         for round in 0..17 {
             std::future::poll_fn(|context| {
-                Poll::Ready(sender.poll_send(context, &stream, &mut role))
+                Poll::Ready(sender.poll_send(context, &mut stream, &mut role))
             })
             .await
             .unwrap();
             // What was taken before the socket was full goes first.
             if round < 16 {
                 peer.read_exact(&mut read)?;
-                stream.writable().await?;
+                stream.socket().writable().await?;
             }
         }
         let (left, taken) = (sender.queued_bytes, role.taken);
