@@ -19,7 +19,17 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("csi", &["daemon", "iscsi-proto"]),
     (
         "daemon",
-        &["backends", "block", "discovery", "iscsi", "iscsi-proto", "path", "scsi", "wanlab"],
+        &[
+            "backends",
+            "block",
+            "discovery",
+            "iscsi",
+            "iscsi-proto",
+            "path",
+            "scsi",
+            "uplink",
+            "wanlab",
+        ],
     ),
     ("discovery", &[]),
     ("doctor", &["path"]),
@@ -66,7 +76,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("iscsi", &["block", "iscsi-proto", "path", "scsi"]),
     ("iscsi-proto", &["durability"]),
-    ("media", &["backends", "block", "files", "iscsi", "scsi"]), // scsi: a target of its tests
+    ("media", &["backends", "block", "files", "iscsi", "scsi", "uplink"]), // scsi: a target of its tests
     ("nbd", &["block", "durability"]),
     ("path", &[]),
     ("python", &["backends", "block", "export", "iscsi", "path"]),
@@ -74,6 +84,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("scsi", &["block"]),
     ("sim", &["block", "iscsi-proto", "scsi"]),
     ("tcpmon", &["iscsi-proto", "path"]),
+    ("uplink", &["iscsi"]),
     ("wanlab", &[]),
     ("xtask", &[]),
 ];

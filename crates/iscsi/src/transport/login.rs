@@ -51,10 +51,7 @@ pub async fn read_pdu(
 ///
 /// # Errors
 /// The socket's.
-pub async fn write_pdu(
-    stream: &mut (impl AsyncWrite + Unpin),
-    pdu: &Transmit,
-) -> io::Result<()> {
+pub async fn write_pdu(stream: &mut (impl AsyncWrite + Unpin), pdu: &Transmit) -> io::Result<()> {
     let bytes = Framing::default().pdu_bytes(&pdu.header, &pdu.payload);
     stream.write_all(&bytes).await?;
     stream.flush().await

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use rustls::Connection;
+use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -48,6 +49,14 @@ impl Stream {
         match self {
             Self::Plain(socket) => socket,
             Self::Tls(tls) => tls.socket(),
+        }
+    }
+
+    /// The certificate that the peer has shown in TLS.
+    pub fn peer_certificate(&self) -> Option<&CertificateDer<'static>> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(tls) => tls.peer_certificate(),
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use rustls::Connection;
+use rustls::pki_types::CertificateDer;
 use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -47,6 +48,10 @@ impl Tls {
 
     pub(super) fn socket(&self) -> &Arc<TcpStream> {
         &self.socket
+    }
+
+    pub(super) fn peer_certificate(&self) -> Option<&CertificateDer<'static>> {
+        self.connection.peer_certificates()?.first()
     }
 
     /// Both ends have proved what they have to prove, as far as this end can know.
