@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tracing::warn;
+use uplink::home::Standing;
 
 use crate::clients::Clients;
 use crate::daemon::Daemon;
@@ -153,6 +154,35 @@ pub struct Status {
     /// Whether its targets are registered, if they are to be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isns: Option<Isns>,
+    /// The servers that it calls.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uplinks: Vec<Uplink>,
+}
+
+/// A server that the daemon calls.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Uplink {
+    /// What it is called here.
+    pub name: String,
+    /// Where it is.
+    pub server: String,
+    /// What this host is called there, while it is connected.
+    pub known_as: Option<String>,
+    /// Why it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// How often it was connected.
+    pub welcomes: u64,
+    /// Connections that were made for it.
+    pub dialled: u64,
+}
+
+impl From<crate::uplink::View> for Uplink {
+    fn from(view: crate::uplink::View) -> Self {
+        let (name, server) = (view.name, view.server);
+        let Standing { known_as, problem, welcomes, dialled } = view.standing;
+        Self { name, server, known_as, problem, welcomes, dialled }
+    }
 }
 
 /// A limit at one moment: of one initiator with a target, or of a logical unit.

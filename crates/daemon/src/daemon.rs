@@ -21,15 +21,17 @@ use crate::logging::LogLevel;
 use crate::lun::Opening;
 use crate::socket;
 use crate::state::{Changes, Plan, State};
+use crate::uplink::Uplinks;
 
 /// How often the storage is asked for the space it has left.
 const SPACE_EVERY: Duration = Duration::from_secs(10);
 
 /// A target daemon.
 pub(crate) struct Daemon {
-    pub(crate) server: Server,
+    pub(crate) server: Arc<Server>,
     pub(crate) started: Instant,
     pub(crate) isns: Registration,
+    pub(crate) uplinks: Uplinks,
     config_path: PathBuf,
     /// What cannot change while it runs.
     fixed: ServerSection,
@@ -104,6 +106,7 @@ pub async fn run(path: &Path, mut announce: impl FnMut(&str)) -> Result<(), Daem
     };
     daemon.lock().commit(plan, &daemon.server);
     daemon.isns.set(&config, &daemon.server);
+    daemon.uplinks.set(&config, &daemon.server);
     let mut helpers = tokio::task::JoinSet::new();
     helpers.spawn(admin::serve(Arc::clone(&daemon), socket));
     for (_, address) in daemon.server.portals() {
@@ -129,9 +132,10 @@ pub async fn run(path: &Path, mut announce: impl FnMut(&str)) -> Result<(), Daem
 impl Daemon {
     fn new(path: &Path, config: Arc<Config>) -> Self {
         Self {
-            server: Server::new(Catalog::new(Limits::default())),
+            server: Arc::new(Server::new(Catalog::new(Limits::default()))),
             started: Instant::now(),
             isns: Registration::new(),
+            uplinks: Uplinks::default(),
             config_path: path.to_owned(),
             fixed: config.server.clone(),
             log: LogLevel::init(&config.server.log),
@@ -212,6 +216,7 @@ impl Daemon {
         }
         let changes = self.lock().commit(plan, &self.server);
         self.isns.set(&config, &self.server);
+        self.uplinks.set(&config, &self.server);
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
         changes
     }
@@ -252,6 +257,7 @@ impl Daemon {
         notify(&[NotifyState::Stopping]);
         info!(sessions = self.server.sessions().len(), "stopping");
         let orderly = async {
+            self.uplinks.stop();
             self.isns.leave().await;
             self.server.drain(self.fixed.shutdown_timeout).await;
             self.server.stop().await;
@@ -327,6 +333,7 @@ impl Daemon {
             memory_bytes: self.server.memory().0,
             limits: self.server.limit_views().into_iter().map(Into::into).collect(),
             isns: self.isns.view().map(Into::into),
+            uplinks: self.uplinks.views().into_iter().map(Into::into).collect(),
         }
     }
 }

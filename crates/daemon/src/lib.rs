@@ -24,6 +24,7 @@ mod shared_place;
 pub mod socket;
 mod state;
 mod toml_text;
+mod uplink;
 mod volume;
 mod whole_file;
 

@@ -82,6 +82,11 @@ impl Pages for Daemon {
         if let Some(view) = self.isns.view() {
             body["isns"] = serde_json::json!(admin::Isns::from(view));
         }
+        let uplinks = self.uplinks.views();
+        if !uplinks.is_empty() {
+            let uplinks: Vec<admin::Uplink> = uplinks.into_iter().map(Into::into).collect();
+            body["uplinks"] = serde_json::json!(uplinks);
+        }
         (state == "healthy", body)
     }
 }
@@ -109,6 +114,7 @@ struct Snapshot {
     limits: Vec<LimitView>,
     mirrors: Vec<Report>,
     isns: Option<View>,
+    uplinks: Vec<crate::uplink::View>,
 }
 
 /// Labels of one sample.
@@ -140,6 +146,7 @@ impl Snapshot {
             limits: daemon.server.limit_views(),
             mirrors: targets.values().flat_map(RunningTarget::mirrors).collect(),
             isns: daemon.isns.view(),
+            uplinks: daemon.uplinks.views(),
         }
     }
 }
@@ -189,6 +196,7 @@ impl Collector for Snapshot {
         if let Some(view) = &self.isns {
             isns(view, &mut encoder)?;
         }
+        uplinks(&self.uplinks, &mut encoder)?;
         if self.mirrors.is_empty() { Ok(()) } else { mirrors(&self.mirrors, &mut encoder) }
     }
 }
@@ -205,6 +213,28 @@ fn isns(view: &View, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     ] {
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         counter(&mut metric, &labels, value)?;
+    }
+    Ok(())
+}
+
+/// Whether servers that the daemon calls are connected.
+fn uplinks(views: &[crate::uplink::View], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    if views.is_empty() {
+        return Ok(());
+    }
+    let of =
+        |view: &crate::uplink::View| labels([("uplink", &view.name), ("server", &view.server)]);
+    let help = "1 while the server that is called is connected";
+    let mut metric =
+        encoder.encode_descriptor("uplink_connected", help, None, MetricType::Gauge)?;
+    for view in views {
+        gauge(&mut metric, &of(view), f64::from(view.standing.known_as.is_some()))?;
+    }
+    let help = "Connections that were made for the server";
+    let kind = MetricType::Counter;
+    let mut metric = encoder.encode_descriptor("uplink_dialled", help, None, kind)?;
+    for view in views {
+        counter(&mut metric, &of(view), view.standing.dialled)?;
     }
     Ok(())
 }

@@ -56,12 +56,17 @@ fn server(value: ValueInner<'_>) -> Result<String, String> {
 
 /// HOST:PORT of `host[:port]`.
 pub fn parse_server(text: &str) -> Option<String> {
+    with_port(text, discovery::isns::PORT)
+}
+
+/// HOST:PORT of `host[:port]`, with this port where none is written.
+pub(super) fn with_port(text: &str, port: u16) -> Option<String> {
     let mut address: TargetAddress =
         text.parse().ok().filter(|at: &TargetAddress| at.group.is_none())?;
     let behind_brackets = text.split_once(']').map_or(text, |(_, behind)| behind);
     // Where no port is written, it is not iSCSI's, as it is in other addresses.
     if !behind_brackets.contains(':') {
-        address.port = discovery::isns::PORT;
+        address.port = port;
     }
     Some(address.to_string())
 }

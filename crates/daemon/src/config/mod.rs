@@ -13,6 +13,7 @@ pub(crate) mod sources;
 mod target;
 #[cfg(test)]
 mod tests;
+mod uplink;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -32,6 +33,7 @@ use sources::Sources;
 pub use isns::{IsnsSection, parse_server};
 pub use limit::{parse_burst, parse_max_iops, parse_max_rate};
 pub use reader::{Place, Problem};
+pub use uplink::UplinkSection;
 
 /// What the file says.
 #[derive(Clone, Debug)]
@@ -44,6 +46,8 @@ pub struct Config {
     pub discovery: Option<Chap>,
     /// Where the targets are registered.
     pub isns: Option<IsnsSection>,
+    /// Whom to call.
+    pub uplinks: Vec<UplinkSection>,
     /// Where to listen, with the place in the file.
     pub portals: Vec<(Place, PortalSpec)>,
     /// Targets by name.

@@ -17,6 +17,7 @@ use super::reader::{
 };
 use super::sources::Sources;
 use super::target::Context;
+use super::uplink::uplinks;
 use super::{Config, ServerPlaces, ServerSection, secret};
 
 /// The admin socket, unless told otherwise.
@@ -87,14 +88,19 @@ fn root(reader: &Reader, mut root: Section<'_, '_>) -> Option<Config> {
     // A quarter of the common half: what one session may be promised at once.
     session.buffered_bytes_max = session.buffered_bytes_max.min(limits.memory_bytes_max / 8);
     let sections = root.sections("portal");
-    if sections.is_empty() {
+    let uplink_sections = root.sections("uplink");
+    // A home that nobody can call need not listen.
+    if sections.is_empty() && uplink_sections.is_empty() {
         root.complain("no portal: where to listen? (add [[portal]] with listen = \"[::]:3260\")");
     }
     let portals = portals(reader, sections);
     let Ok(default) = TargetSpec::new("iqn.2026-11.io.enkaku:default", nothing()) else {
         return None;
     };
-    let names = portals.iter().map(|(_, portal)| portal.name.clone()).collect();
+    let mut names: Vec<_> = portals.iter().map(|(_, portal)| portal.name.clone()).collect();
+    let uplinks = uplinks(reader, uplink_sections, &names, &mut warnings);
+    names.extend(uplinks.iter().map(|uplink| uplink.name.clone()));
+    let names = names.into_iter().collect();
     let mirrors = server.mirror_directory.clone();
     let offer = default.offer;
     let mut context = Context { reader, chaps, portals: names, session, offer, mirrors, warnings };
@@ -116,7 +122,7 @@ fn root(reader: &Reader, mut root: Section<'_, '_>) -> Option<Config> {
     let targets = context.targets(sections);
     root.finish();
     let warnings = context.warnings;
-    Some(Config { server, limits, discovery, isns, portals, targets, warnings })
+    Some(Config { server, limits, discovery, isns, uplinks, portals, targets, warnings })
 }
 
 fn nothing() -> scsi::Target {

@@ -95,7 +95,8 @@ fn one_secret(
     }
 }
 
-pub(crate) fn from_file(
+/// What is in a file with a secret. That others can read it is a warning.
+pub(crate) fn read_private(
     place: &Place,
     path: &Path,
     warnings: &mut Vec<String>,
@@ -104,7 +105,7 @@ pub(crate) fn from_file(
     let metadata =
         std::fs::metadata(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
     if !metadata.is_file() || metadata.len() > PASSWORD_FILE_MAX {
-        return Err(format!("{shown} is not a file with a password"));
+        return Err(format!("{shown} is not a file with a secret"));
     }
     let mode = metadata.permissions().mode();
     if mode & 0o044 != 0 {
@@ -113,10 +114,18 @@ pub(crate) fn from_file(
         warnings.push(place.problem(what).to_string());
     }
     let text = std::fs::read_to_string(path).map(Zeroizing::new);
-    let text = text.map_err(|error| format!("cannot read {shown}: {error}"))?;
+    text.map_err(|error| format!("cannot read {shown}: {error}"))
+}
+
+pub(crate) fn from_file(
+    place: &Place,
+    path: &Path,
+    warnings: &mut Vec<String>,
+) -> Result<Zeroizing<String>, String> {
+    let text = read_private(place, path, warnings)?;
     let secret = Zeroizing::new(text.lines().next().unwrap_or_default().to_owned());
     if secret.is_empty() {
-        return Err(format!("the first line of {shown} is empty"));
+        return Err(format!("the first line of {} is empty", path.display()));
     }
     Ok(secret)
 }

@@ -174,7 +174,7 @@ impl Context<'_> {
     fn target_portals(&self, section: &mut Section<'_, '_>) -> Option<BTreeSet<String>> {
         let (place, names) = section.with("portals", list(string))?;
         for name in names.iter().filter(|name| !self.portals.contains(*name)) {
-            self.reader.complain(&place, format!("there is no portal called {name:?}"));
+            self.reader.complain(&place, format!("there is no portal or uplink called {name:?}"));
         }
         if names.is_empty() {
             self.reader.complain(&place, "is empty: the target could not be reached");

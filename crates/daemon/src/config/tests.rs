@@ -268,6 +268,42 @@ fn an_isns_server_has_its_own_port_and_its_mistakes_have_places() {
 }
 
 #[test]
+fn an_uplink_has_keys_and_a_name_that_targets_may_use_as_that_of_a_portal() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("uplink.key");
+    std::fs::write(&key, &*::uplink::Identity::generate().unwrap()).unwrap();
+    let key = key.display();
+    let pin = "ab".repeat(32);
+    let section = |name: &str, server: &str, pin: &str| {
+        format!(
+            "\n[[uplink]]\nname = \"{name}\"\nserver = \"{server}\"\npin = \"{pin}\"\nkey_file = \"{key}\"\n"
+        )
+    };
+    let alone = GOOD.replace("[[portal]]\nname = \"lan\"\nlisten = \"127.0.0.1:3260\"\n", "");
+    let alone = alone.replace("anyone = true", "anyone = true\nportals = [\"films\"]");
+    let config = parse(&format!("{alone}{}", section("films", "films.example", &pin))).unwrap();
+    assert!(config.portals.is_empty());
+    assert_eq!(
+        (&*config.uplinks[0].server, config.uplinks[0].pin.to_string()),
+        ("films.example:3270", pin.clone())
+    );
+    for (text, what) in [
+        (section("lan", "films.example", &pin), "a portal or uplink called \"lan\" already"),
+        (section("a b", "films.example", &pin), "uplink[0].name: is no name"),
+        (section("films", "a b", &pin), "uplink[0].server: \"a b\" is not a host"),
+        (section("films", "films.example", "abc"), "64 hexadecimal digits"),
+        (
+            section("films", "h", &pin).replace("uplink.key", "none.key"),
+            "uplink[0].key_file: cannot read",
+        ),
+        (section("films", "h", &pin).replace("key_file", "key"), "unknown key"),
+    ] {
+        let problems = problems(&format!("{GOOD}{text}")).join("\n");
+        assert!(problems.contains(what), "{what}: {problems}");
+    }
+}
+
+#[test]
 fn limits_are_of_initiators_and_units_and_inherited_as_a_whole() {
     let file = GOOD
         .replace("anyone = true", "anyone = true\nmax_rate = \"80mbit\"\nburst = \"1s\"")

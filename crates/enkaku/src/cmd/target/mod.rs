@@ -172,6 +172,9 @@ fn summary(config: &Config) -> anyhow::Result<()> {
         let external = external.map_or_else(String::new, |address| format!(", told as {address}"));
         say(format_args!("portal {} on {}{external}", portal.name, portal.listen))?;
     }
+    for uplink in &config.uplinks {
+        say(format_args!("uplink {} to {}", uplink.name, uplink.server))?;
+    }
     if let Some(isns) = &config.isns {
         say(format_args!("registered at the iSNS server {}", isns.server))?;
     }
@@ -236,6 +239,14 @@ async fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
             let how = if isns.registered { "registered" } else { "not registered" };
             let why = isns.problem.as_ref().map_or_else(String::new, |why| format!(": {why}"));
             say(format_args!("iSNS: {how} at {} as {}{why}", isns.server, isns.entity))?;
+        }
+        for uplink in &status.uplinks {
+            let how = match (&uplink.known_as, &uplink.problem) {
+                (Some(name), _) => format!("connected as {name}"),
+                (None, Some(why)) => format!("not connected: {why}"),
+                (None, None) => "not connected yet".to_owned(),
+            };
+            say(format_args!("uplink {} to {}: {how}", uplink.name, uplink.server))?;
         }
         status.failures.iter().try_for_each(|what| say(format_args!("failed: {what}")))?;
     }
