@@ -281,9 +281,10 @@ impl Legs {
         if session.is_some_and(|session| !leg.uses(session) && leg.session().is_some()) {
             return false;
         }
+        // Each of its operations ends with the same.
+        let known = leg.state == LegState::Lost && leg.message.as_ref() == Some(&message);
         let stepped = leg.step(event, Some(message.clone()), now);
-        if stepped {
-            // Once, and not for each of its operations.
+        if stepped && !known {
             tracing::info!(leg = %leg.name, ?event, %message, "the use of a leg ends");
         }
         if !stepped && leg.has_route() {
