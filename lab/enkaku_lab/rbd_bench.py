@@ -25,6 +25,9 @@ WORKLOADS = [
     for random, block_bytes, depth in ((False, 256 * KIB, 16), (True, 4 * KIB, 32))
     for write in (True, False)
 ]
+SEQUENTIAL = "full-seq"
+"""Its `seq` is one run of offsets for each thread, far apart: many objects of the cluster at once, where ours, and a file
+system's, are at one."""
 PROBE_COMMANDS_MIN = 512
 """`rbd bench` counts commands, not seconds: a short probe tells how many fill the time."""
 RATE = re.compile(r"ops/sec: +([\d.]+(?:e\+?\d+)?) +bytes/sec: \S+ \S+$", re.M)
@@ -103,7 +106,7 @@ def _round(
 def _rbd(cluster: ceph.Cluster, load: Workload, commands: int) -> float:
     """Bytes a second of `rbd bench`."""
     words = ["--rbd_cache=false", "bench", "--io-type", "write" if load.write else "read"]
-    words += ["--io-pattern", "rand" if load.random else "seq", "--io-size", load.block_bytes]
+    words += ["--io-pattern", "rand" if load.random else SEQUENTIAL, "--io-size", load.block_bytes]
     words += ["--io-threads", load.depth, "--io-total", commands * load.block_bytes]
     said = cluster.rbd(*words, f"{ceph.POOL}/bench", timeout_s=600).stdout
     return rate(said) * load.block_bytes
