@@ -2,8 +2,6 @@
 
 import signal
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import MIB, noise
 from support.daemon import NAME_A, Daemon, target
+from support.networks import Namespace
 from support.processes import until
 
 from enkaku_lab.peers import enkaku, need
@@ -22,27 +21,6 @@ ETHERNET_LEN, V4, V6 = 14, 0x0800, 0x86DD
 SYN, ACK = 0x02, 0x10
 ECT_0 = 2
 """ECN's bits of data that may be marked by the network."""
-
-
-class Namespace:
-    """A network with nothing but its loopback; it ends with the process that holds it."""
-
-    def __init__(self) -> None:
-        argv = [need("unshare"), "--net", sys.executable, "-c", "print(flush=True); input()"]
-        self._holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._holder.stdout.readline()
-        run(self.exec([need("ip"), "link", "set", "lo", "up"]))
-
-    def exec(self, argv: list[object]) -> list[object]:
-        return [need("nsenter"), f"--net=/proc/{self._holder.pid}/ns/net", *argv]
-
-    def set(self, name: str, value: int) -> None:
-        code = f"open('/proc/sys/net/{name}', 'w').write('{value}')"
-        run(self.exec([sys.executable, "-c", code]))
-
-    def end(self) -> None:
-        self._holder.kill()
-        self._holder.wait()
 
 
 @pytest.fixture

@@ -150,6 +150,12 @@ media serve $TMP/none.toml --streams 0
 media serve $TMP/none.toml --listen 0.0.0.0
 media serve $TMP/none.toml --tls-cert $TMP/none.toml
 media serve $TMP/none.toml --tls-cert $TMP/none.toml --tls-key $TMP/long
+media serve $TMP/none.toml --uplink films.example
+media uplink key
+media uplink host-key $TMP/short
+media uplink add attic 1e --catalogue $TMP/none.toml
+media uplink add "The Shed" 0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f --catalogue $TMP/none.toml
+media uplink remove shed --catalogue $TMP/none.toml
 media user add anna
 media user add anna --catalogue $TMP/nowhere.toml --password-file $TMP/long
 media user add anna --catalogue $TMP/none.toml

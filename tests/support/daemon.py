@@ -22,6 +22,7 @@ class Daemon:
         self.config = folder / "target.toml"
         self.socket = folder / "admin.sock"
         self.peer: Peer | None = None
+        self.within: list[object] = []  # words before its own, as of a network that it is in
         (folder / "state").mkdir(exist_ok=True)
 
     def head(self) -> str:
@@ -42,7 +43,7 @@ listen = "{self.portal}"
 
     def start(self, env: dict[str, str] | None = None) -> None:
         if self.peer is None:
-            argv = [enkaku.binary(), "target", "run", "--config", self.config]
+            argv = [*self.within, enkaku.binary(), "target", "run", "--config", self.config]
             self.peer = Peer(argv, self.folder / "daemon.log", env)
         else:
             self.peer.restart()

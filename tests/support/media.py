@@ -22,8 +22,8 @@ def wait_for(what: Callable[[], bool], told: str, seconds: float = 40.0) -> None
 class Page:
     """A running `enkaku media serve`."""
 
-    def __init__(self, peer: Peer, url: str):
-        self.peer, self.url = peer, url
+    def __init__(self, peer: Peer, url: str, within: list[object] = ()):
+        self.peer, self.url, self.within = peer, url, within
         self.port = int(url.rsplit(":", 1)[1])
 
     def curl(self, path: str, *options: object) -> tuple[int, bytes]:
@@ -31,14 +31,15 @@ class Page:
         body = self.peer.log.with_suffix(".body")
         body.unlink(missing_ok=True)
         url = self.url + path
-        words = [need("curl"), "--silent", "--max-time", 60, "--path-as-is", "--output", body]
+        words = [*self.within, need("curl"), "--silent", "--max-time", 60, "--path-as-is"]
+        words += ["--output", body]
         done = run([*words, "--write-out", "%{http_code}", *options, url], check=False)
         return int(done.stdout or 0), body.read_bytes() if body.exists() else b""
 
     def head(self, path: str, *options: object) -> dict[str, str]:
         """Fields, and `status`."""
         url = self.url + path
-        words = [need("curl"), "--silent", "--max-time", 60, "--output", "/dev/null"]
+        words = [*self.within, need("curl"), "--silent", "--max-time", 60, "--output", "/dev/null"]
         lines = run([*words, "--dump-header", "-", *options, url]).stdout.splitlines()
         fields = (line.split(": ", 1) for line in lines[1:] if ": " in line)
         return {"status": lines[0].split()[1], **{key.lower(): value for key, value in fields}}
@@ -73,14 +74,15 @@ class Page:
 
 
 @contextmanager
-def serve(catalogue: Path, *options: object) -> Iterator[Page]:
+def serve(catalogue: Path, *options: object, within: list[object] = ()) -> Iterator[Page]:
+    """`within` are words before all programs, as of a network that they are in."""
     log = log_path(catalogue.parent, "media", 0)
     words = [enkaku.binary(), "media", "serve", catalogue, "--listen", "127.0.0.1:0", *options]
-    peer = Peer(words, log)
+    peer = Peer([*within, *words], log)
     try:
         peer.wait_for_output("://127.0.0.1:")
         lines = log.read_text().splitlines()
         urls = [line.rstrip("/") for line in lines if line.startswith("http")]
-        yield Page(peer, urls[-1])
+        yield Page(peer, urls[-1], [*within])
     finally:
         peer.stop()

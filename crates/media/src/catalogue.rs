@@ -56,6 +56,8 @@ pub struct HomeSpec {
     pub name: String,
     /// Where it is.
     pub place: Place,
+    /// What calls this server, since nobody can call it: its name, which is the host in the URL.
+    pub uplink: Option<String>,
     /// Which partition; `None` is the only one with a file system that can be read.
     pub partition: Option<u32>,
     /// File whose first line is the password of the URL's user.
@@ -71,6 +73,7 @@ impl HomeSpec {
         };
         self.name == other.name
             && self.place.key() == other.place.key()
+            && self.uplink == other.uplink
             && user(self) == user(other)
             && self.partition == other.partition
             && self.password_file == other.password_file
@@ -263,6 +266,12 @@ home = "shed"
 path = "boat.mkv"
 "#;
 
+    /// A home that calls.
+    fn calls(host: &str, uplink: &str) -> String {
+        let volume = format!("iscsi://{host}/iqn.2026-01.example:films/0");
+        format!("[[home]]\nname = \"a\"\nvolume = \"{volume}\"\nuplink = \"{uplink}\"\n")
+    }
+
     fn parse(text: &str) -> Result<Catalogue, CatalogueError> {
         Catalogue::parse(text, Path::new("/videos/catalogue.toml"))
     }
@@ -283,6 +292,10 @@ path = "boat.mkv"
         assert_eq!(kyoto.id, id("attic", "films/kyoto.mp4"));
         assert!(catalogue.video("x").is_none());
         assert!(parse("").unwrap().videos().is_empty());
+        assert_eq!(
+            parse(&calls("attic", "attic")).unwrap().homes()[0].uplink.as_deref(),
+            Some("attic")
+        );
     }
 
     #[test]
@@ -315,6 +328,9 @@ path = "boat.mkv"
                 "[[home]]\nname = \"a\"\nvolume = \"iscsi://u%secret@h/iqn.2026-01.a:b/0\"\n",
                 "password_file",
             ),
+            (&format!("{home}uplink = \"attic\"\n"), "line 4: uplink: volume has to be"),
+            (&calls("b", "a"), "iscsi://a/"),
+            (&calls("a", "A"), "letters a-z"),
             (&format!("{home}{home}"), "line 5: a second home \"a\""),
             (&format!("{home}[[video]]\ntitle = \"t\"\nhome = \"b\"\npath = \"x\"\n"), "line 6"),
             (

@@ -10,6 +10,7 @@ use block::Device;
 use iscsi::initiator::Secret;
 use tokio::time::Instant;
 use tracing::{info, warn};
+use uplink::server::{Presence, Uplinks};
 
 use crate::aside::aside;
 use crate::catalogue::HomeSpec;
@@ -38,6 +39,8 @@ pub struct Opening {
     pub path: fn(&Path) -> Result<Device, String>,
     /// The first line of a file with a password.
     pub secret: fn(&Path) -> Result<Secret, String>,
+    /// What calls this server, if anything may.
+    pub uplinks: Option<Uplinks>,
 }
 
 /// A volume of a catalogue.
@@ -47,6 +50,8 @@ pub struct Home {
     /// Held while it is opened: all who want it wait for one opening.
     opened: tokio::sync::Mutex<Option<Arc<Opened>>>,
     known: Mutex<Known>,
+    /// Since when it is asked for.
+    made: SystemTime,
     /// Nobody hears of its being off but by the log.
     is_logged: bool,
 }
@@ -114,7 +119,7 @@ impl Home {
     pub fn new(spec: HomeSpec, opening: Opening) -> Self {
         let known = Known { condition: Condition::Unknown, is_looked_at: false };
         let (opened, known) = (tokio::sync::Mutex::default(), Mutex::new(known));
-        Self { spec, opening, opened, known, is_logged: false }
+        Self { spec, opening, opened, known, made: SystemTime::now(), is_logged: false }
     }
 
     /// One whose going off is told in the log.
@@ -139,7 +144,7 @@ impl Home {
         if let Some(lease) = self.opened_now() {
             return Ok(lease);
         }
-        if let Some(off) = self.known_off() {
+        if let Some(off) = self.not_calling().or_else(|| self.known_off()) {
             return Err(off);
         }
         let home = Arc::clone(self);
@@ -193,6 +198,24 @@ impl Home {
     /// It is off, and it is too early to try again.
     fn known_off(&self) -> Option<Off> {
         self.noted_off().filter(|off| !off.retry_after.is_zero())
+    }
+
+    /// It is to call this server, and does not. Once it does again, what was found before counts
+    /// for nothing.
+    fn not_calling(&self) -> Option<Off> {
+        let uplinks = self.opening.uplinks.as_ref()?;
+        let since = match uplinks.presence(self.spec.uplink.as_deref()?) {
+            Presence::Up { since: called } => {
+                let mut known = self.known();
+                if matches!(known.condition, Condition::Off { since, .. } if since <= called) {
+                    known.condition = Condition::Unknown;
+                }
+                return None;
+            }
+            Presence::Gone { since } => since,
+            Presence::Never => self.made,
+        };
+        Some(self.absent(Absence::Off, since, "it does not call this server"))
     }
 
     /// It was off when somebody last tried.
@@ -272,7 +295,7 @@ impl Home {
 
     /// What a page shows.
     pub fn status(&self) -> Status {
-        if let Some(off) = self.away() {
+        if let Some(off) = self.away().or_else(|| self.not_calling()) {
             return Status::Off(off);
         }
         if let Ok(place) = self.opened.try_lock()

@@ -37,7 +37,8 @@ impl Opened {
             Place::Url(location) => {
                 let location = with_password(location, &spec, &opening)
                     .map_err(|why| (why, Absence::Damaged))?;
-                let opened = Remote::open(&location, opening.volumes).await;
+                let volumes = volumes(&spec, opening).map_err(|why| (why, Absence::Off))?;
+                let opened = Remote::open(&location, volumes).await;
                 let session = Session(opened.map_err(|error| (error.to_string(), Absence::Off))?);
                 (session.0.device(), Some(session))
             }
@@ -129,6 +130,16 @@ async fn close(remote: &Remote) {
         Ok(Err(error)) => debug!(%error, "logout"),
         Err(_) => debug!("no answer to the logout"),
     }
+}
+
+/// How volumes are opened, and by whose connections.
+fn volumes(spec: &HomeSpec, opening: Opening) -> Result<backends::Config, String> {
+    let mut volumes = opening.volumes;
+    if let Some(name) = &spec.uplink {
+        let uplinks = opening.uplinks.ok_or("nobody can call this server: serve --uplink")?;
+        volumes.iscsi.dialer = Some(uplinks.dialer(name));
+    }
+    Ok(volumes)
 }
 
 fn with_password(

@@ -121,6 +121,10 @@ pub async fn publish(job: Job, tell: impl FnMut(&str, &Outcome)) -> Result<(), P
     });
     let spec = known.unwrap_or(&job.home).clone();
     let is_new = known.is_none();
+    if spec.uplink.is_some() {
+        let why = "it calls the server, and nobody can call it: publish where the volume is";
+        return Err(PublishError::Volume { volume: spec.place.key(), why: why.into() });
+    }
     let home = Arc::new(Home::new(spec.clone(), job.opening.clone()));
     let from = Source { catalogue: &catalogue, home: &home, spec, is_new };
     let done = publish_from(&job, &mut edit, from, tell).await;

@@ -27,6 +27,7 @@ use crate::shelf::{Shelf, Stock};
 use crate::subtitles::{self, to_webvtt};
 use crate::text::extension;
 use crate::told;
+use crate::uplinks::Door;
 use crate::watching::{Stream, Watchers};
 
 /// How long a request waits for another one's place.
@@ -51,6 +52,8 @@ const ICON: &str = include_str!("../page/icon.svg");
 /// What all requests share.
 pub(crate) struct App {
     pub(crate) shelf: Shelf,
+    /// Whom the port lets in that homes call.
+    pub(crate) door: Option<Door>,
     pub(crate) access: Arc<Access>,
     pub(crate) watchers: Watchers,
     /// There are videos, and no way to find out which.

@@ -10,6 +10,8 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
+use uplink::Pin;
+use uplink::server::Listener;
 
 use crate::access::{Access, Who};
 use crate::catalogue::{Catalogue, CatalogueError};
@@ -19,6 +21,7 @@ use crate::route::{App, WAITING_MAX};
 use crate::shelf::Shelf;
 use crate::state::{StateError, StateFolder};
 use crate::tls::Tls;
+use crate::uplinks::{Door, UplinkError};
 use crate::watching::Watchers;
 
 /// How often the catalogue and idle homes are looked at.
@@ -56,6 +59,8 @@ pub struct Config {
     pub admission: Admission,
     /// With what browsers are spoken to; none is in the clear.
     pub tls: Option<Tls>,
+    /// Where homes call that nobody can call, and the folder with their keys.
+    pub uplink: Option<(SocketAddr, StateFolder)>,
 }
 
 /// Who may watch.
@@ -82,6 +87,7 @@ impl Config {
             opening,
             admission: Admission::Anybody,
             tls: None,
+            uplink: None,
         }
     }
 }
@@ -104,6 +110,9 @@ pub enum ServerError {
     /// What it keeps besides cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
+    /// Homes cannot call it.
+    #[error("uplink: {0}")]
+    Uplink(#[from] UplinkError),
     /// Others than this machine's users would be let in, whoever they are.
     #[error("there are no accounts: whoever reaches {0} would see every video")]
     NoAccounts(SocketAddr),
@@ -115,6 +124,8 @@ pub struct Server {
     address: SocketAddr,
     app: Arc<App>,
     config: Config,
+    /// Where homes call.
+    calls: Option<Listener>,
 }
 
 impl Server {
@@ -122,12 +133,20 @@ impl Server {
     ///
     /// # Errors
     /// [`ServerError`].
-    pub async fn bind(config: Config, catalogue: PathBuf) -> Result<Self, ServerError> {
+    pub async fn bind(mut config: Config, catalogue: PathBuf) -> Result<Self, ServerError> {
+        let (door, calls) = match &config.uplink {
+            Some((address, folder)) => {
+                let (door, calls) = Door::open(folder, *address).await?;
+                (Some(door), Some(calls))
+            }
+            None => (None, None),
+        };
+        config.opening.uplinks = door.as_ref().map(Door::uplinks);
         let mut shelf = Shelf::load(catalogue, config.opening.clone())?;
         if let Admission::Accounts(folder) = &config.admission {
             shelf = shelf.remember_in(folder)?;
         }
-        Self::with(config, shelf, false).await
+        Ok(Self { calls, ..Self::with(config, shelf, door, false).await? })
     }
 
     /// Serves the files of this catalogue to who knows their addresses, and nothing else.
@@ -139,16 +158,22 @@ impl Server {
         catalogue: Catalogue,
     ) -> Result<Self, ServerError> {
         let shelf = Shelf::with(catalogue, config.opening.clone());
-        Self::with(config, shelf, true).await
+        Self::with(config, shelf, None, true).await
     }
 
-    async fn with(config: Config, shelf: Shelf, is_private: bool) -> Result<Self, ServerError> {
+    async fn with(
+        config: Config,
+        shelf: Shelf,
+        door: Option<Door>,
+        is_private: bool,
+    ) -> Result<Self, ServerError> {
         let access = Arc::new(admit(&config)?);
         let refused = |source| ServerError::Listen { address: config.listen, source };
         let listener = TcpListener::bind(config.listen).await.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         let app = Arc::new(App {
             shelf,
+            door,
             access,
             watchers: Watchers::default(),
             is_private,
@@ -156,12 +181,17 @@ impl Server {
             streams: Arc::new(Semaphore::new(config.streams_max)),
             waiting: Semaphore::new(WAITING_MAX),
         });
-        Ok(Self { listener, address, app, config })
+        Ok(Self { listener, address, app, config, calls: None })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where homes call it, and the key that they know it by.
+    pub fn uplink(&self) -> Option<(SocketAddr, Pin)> {
+        Some((self.calls.as_ref()?.address(), self.app.door.as_ref()?.pin()))
     }
 
     /// Does one have to log in?
@@ -170,7 +200,12 @@ impl Server {
     }
 
     /// Serves until `stop` completes; then logs out everywhere.
-    pub async fn run(self, stop: impl Future<Output = ()>) {
+    pub async fn run(mut self, stop: impl Future<Output = ()>) {
+        // Ends with us, after the logouts.
+        let mut answering = JoinSet::new();
+        if let Some(calls) = self.calls.take() {
+            answering.spawn(calls.run());
+        }
         tokio::select! {
             () = self.accept() => {}
             () = self.look() => {}
@@ -198,6 +233,9 @@ impl Server {
         let kept = tokio::task::spawn_blocking(move || {
             app.shelf.refresh();
             app.access.keep();
+            if let Some(door) = &app.door {
+                door.refresh();
+            }
         });
         if let Err(error) = kept.await {
             warn!(%error, "reading the catalogue and what is kept besides");

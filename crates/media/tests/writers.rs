@@ -9,27 +9,20 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use block::backend::MemoryDevice;
 use block::mirror::Fence;
 use block::{BlockDevice, Device, WriteFlags};
 use iscsi::initiator::{Config as IscsiConfig, RemoteDisk};
 use iscsi::target::{Server as TargetServer, ServerConfig};
-use scsi::{LunOptions, Target, TargetConfig};
-use support::{LEN, Served, disk, serve_catalogue, text, until};
+use scsi::{LunOptions, Target};
+use support::{IQN, LEN, Served, disk, serve_catalogue, text, unit, until};
 
-const IQN: &str = "iqn.2026-11.org.example:films";
 const OTHER: &str = "iqn.2026-11.org.example:somebody";
 /// A sector that is nobody's: behind all that mke2fs has used.
 const FREE: u64 = 2000;
 
 /// The disk of the corpus behind a target; with the target, so that it can be changed.
 async fn target() -> (Target, Device, SocketAddr) {
-    let content = disk();
-    let device = MemoryDevice::new(content.len() as u64, 512).unwrap();
-    device.write(0, content.into(), WriteFlags::NONE).await.unwrap();
-    let device: Device = Arc::new(device);
-    let target = Target::new(TargetConfig::new(IQN));
-    target.add_lun(0, Arc::clone(&device), LunOptions::default()).unwrap();
+    let (target, device) = unit().await;
     let config = ServerConfig::new(IQN).unwrap();
     let anywhere = ["127.0.0.1:0".parse().unwrap()];
     let server = TargetServer::bind(config, target.clone(), &anywhere).unwrap();

@@ -1,6 +1,7 @@
 //! `enkaku media`: videos of volumes on a page.
 
 mod share;
+mod uplink;
 mod user;
 
 use std::net::SocketAddr;
@@ -42,6 +43,7 @@ enum Command {
     Publish(PublishArgs),
     User(user::Args),
     Share(share::Args),
+    Uplink(uplink::Args),
 }
 
 /// Serves the page of a catalogue, and its videos, until interrupted.
@@ -83,6 +85,10 @@ struct ServeArgs {
     /// HTTPS with a certificate of our own, which browsers warn of once: compare the fingerprint.
     #[arg(long, conflicts_with = "tls_cert")]
     tls_self_signed: bool,
+    /// Address that storage calls which nobody can call, as behind NAT (enkaku media uplink), port
+    /// 3270 unless given.
+    #[arg(long, value_name = "ADDR[:PORT]", value_parser = parse_uplink)]
+    uplink: Option<SocketAddr>,
     /// How long a volume stays open when nobody wants anything of it.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::parse_duration)]
     idle: Duration,
@@ -149,6 +155,11 @@ fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
+fn parse_uplink(text: &str) -> Result<SocketAddr, String> {
+    socket_address(text, ::uplink::PORT)
+        .ok_or_else(|| format!("{text:?} is not an address, as in 192.0.2.1, 0.0.0.0:3270 or [::]"))
+}
+
 fn parse_name(text: &str) -> Result<String, String> {
     let is_name = (1..=253).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
@@ -179,6 +190,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Publish(args) => publish_all(args).await,
         Command::User(args) => user::run(args),
         Command::Share(args) => share::run(&args),
+        Command::Uplink(args) => uplink::run(args),
     }
 }
 
@@ -188,7 +200,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     config.connections_max = args.clients;
     config.streams_max = args.streams;
     config.idle = args.idle;
-    let is_kept = !args.no_accounts || args.tls_self_signed;
+    let is_kept = !args.no_accounts || args.tls_self_signed || args.uplink.is_some();
     // One that is not there is told of below, and gets no folder.
     let folder = match is_kept && args.catalogue.is_file() {
         true => Some(state_folder(&args.catalogue, args.state.as_deref())?),
@@ -197,6 +209,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     if let Some(folder) = folder.clone().filter(|_| !args.no_accounts) {
         config.admission = Admission::Accounts(folder);
     }
+    config.uplink = args.uplink.zip(folder.clone());
     config.tls = match (&args.tls_cert, &args.tls_key, &folder) {
         (Some(certificate), Some(key), _) => Some(Tls::from_files(certificate, key)),
         (_, _, Some(folder)) if args.tls_self_signed => {
@@ -224,6 +237,9 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     }
     if let Some(tls) = tls.filter(|_| args.tls_self_signed) {
         say(format_args!("SHA-256 of the certificate: {}", tls.fingerprint()))?;
+    }
+    if let Some((address, pin)) = server.uplink() {
+        say(format_args!("storage calls {address}, where the pin is {pin}"))?;
     }
     say(format_args!("{url}/"))?;
     server
@@ -315,6 +331,7 @@ async fn publish_all(args: PublishArgs) -> anyhow::Result<ExitCode> {
         home: HomeSpec {
             name: args.home.unwrap_or_default(),
             place,
+            uplink: None,
             partition: args.partition,
             password_file,
         },
@@ -358,7 +375,7 @@ impl OpeningArgs {
         }
         config.nbd.read_only = true;
         config.nbd.replacement_timeout = REPLACEMENT_TIMEOUT;
-        Ok(Opening { volumes: config, path: open_path, secret })
+        Ok(Opening { volumes: config, path: open_path, secret, uplinks: None })
     }
 }
 

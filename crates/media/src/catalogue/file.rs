@@ -9,6 +9,7 @@ use toml::Spanned;
 
 use super::{Catalogue, CatalogueError, HOMES_MAX, HomeSpec, Place, Subtitles, VIDEOS_MAX, Video};
 use crate::text::extension;
+use crate::uplinks::{NAME_RULE, is_name};
 
 /// Characters of a name or title: what a page can show.
 const NAME_CHARS_MAX: usize = 300;
@@ -34,6 +35,7 @@ struct File {
 struct HomeEntry {
     name: Spanned<String>,
     volume: Spanned<String>,
+    uplink: Option<Spanned<String>>,
     partition: Option<u32>,
     password_file: Option<Spanned<String>>,
 }
@@ -134,6 +136,7 @@ impl Checker<'_> {
                            password_file names";
             return Err(self.wrong(at, problem));
         }
+        let uplink = entry.uplink.map(|name| self.uplink(name, &place)).transpose()?;
         let password_file = match entry.password_file {
             Some(file) => {
                 let user = matches!(&place, Place::Url(Location::Iscsi(url)) if url.user.is_some());
@@ -145,7 +148,21 @@ impl Checker<'_> {
             }
             None => None,
         };
-        Ok(HomeSpec { name, place, partition: entry.partition, password_file })
+        Ok(HomeSpec { name, place, uplink, partition: entry.partition, password_file })
+    }
+
+    /// A volume behind an uplink has no address: what calls from there stands in its place.
+    fn uplink(&self, name: Spanned<String>, place: &Place) -> Checked<String> {
+        let (at, text) = (name.span().start, name.get_ref());
+        if !is_name(text) {
+            return Err(self.wrong(at, format!("uplink: {text:?} is no name: {NAME_RULE}")));
+        }
+        let is_it = matches!(place, Place::Url(Location::Iscsi(url)) if url.portal.host == *text);
+        if !is_it {
+            let problem = format!("uplink: volume has to be iscsi://{text}/IQN/LUN then");
+            return Err(self.wrong(at, problem));
+        }
+        Ok(name.into_inner())
     }
 
     fn video(&self, entry: VideoEntry, homes: &[HomeSpec]) -> Checked<Video> {

@@ -236,7 +236,13 @@ mod tests {
 
     fn home() -> HomeSpec {
         let place = Place::Path("/disks/a.img".into());
-        HomeSpec { name: "attic".into(), place, partition: Some(2), password_file: None }
+        HomeSpec {
+            name: "attic".into(),
+            place,
+            uplink: None,
+            partition: Some(2),
+            password_file: None,
+        }
     }
 
     #[test]

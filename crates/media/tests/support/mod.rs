@@ -10,13 +10,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::Device;
-use block::backend::{FileDevice, FileOptions};
+use block::backend::{FileDevice, FileOptions, MemoryDevice};
+use block::{BlockDevice, Device, WriteFlags};
 use media::{Config, Opening, Server};
+use scsi::{LunOptions, Target, TargetConfig};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use uplink::Pin;
 
 const DISK: &[u8] = include_bytes!("../../../../fuzz/corpus/files/ext4");
 pub(crate) const FILM: &str = "/folder/ein langer Name ü.mkv";
@@ -53,12 +55,29 @@ pub(crate) fn opening() -> Opening {
         volumes: backends::Config::default(),
         path: open,
         secret: |_| Err("there is none".into()),
+        uplinks: None,
     }
+}
+
+/// The name of a target with the disk.
+pub(crate) const IQN: &str = "iqn.2026-11.org.example:films";
+
+/// The disk as a unit of a target, and itself, so that it can be changed.
+pub(crate) async fn unit() -> (Target, Device) {
+    let content = disk();
+    let device = MemoryDevice::new(content.len() as u64, 512).unwrap();
+    device.write(0, content.into(), WriteFlags::NONE).await.unwrap();
+    let device: Device = Arc::new(device);
+    let target = Target::new(TargetConfig::new(IQN));
+    target.add_lun(0, Arc::clone(&device), LunOptions::default()).unwrap();
+    (target, device)
 }
 
 pub(crate) struct Served {
     pub(crate) address: SocketAddr,
     pub(crate) folder: TempDir,
+    /// Where homes call, and the server's key.
+    pub(crate) uplink: Option<(SocketAddr, Pin)>,
 }
 
 /// Serves a catalogue of one video on a disk, which is there or not.
@@ -76,14 +95,15 @@ pub(crate) async fn serve_catalogue(
     text: &str,
     change: impl FnOnce(&mut Config),
 ) -> Served {
-    let served = Served { address: SocketAddr::from(([127, 0, 0, 1], 0)), folder };
+    let address = SocketAddr::from(([127, 0, 0, 1], 0));
+    let served = Served { address, folder, uplink: None };
     std::fs::write(served.catalogue(), text).unwrap();
     let mut config = Config::new(served.address, opening());
     change(&mut config);
     let server = Server::bind(config, served.catalogue()).await.unwrap();
-    let address = server.address();
+    let (address, uplink) = (server.address(), server.uplink());
     tokio::spawn(server.run(std::future::pending()));
-    Served { address, ..served }
+    Served { address, uplink, ..served }
 }
 
 pub(crate) fn text(title: &str) -> String {
