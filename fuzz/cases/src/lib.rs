@@ -23,6 +23,7 @@ mod seeds;
 mod stream;
 mod target_session;
 mod target_toml;
+mod uplink;
 mod wire;
 
 pub use capture::{capture_file, capture_stream};
@@ -42,6 +43,7 @@ pub use seeds::seeds;
 pub use stream::stream;
 pub use target_session::target_session;
 pub use target_toml::target_toml;
+pub use uplink::uplink;
 pub use wire::{framer, text_keys};
 
 /// Runs one input; panics if an invariant does not hold.
@@ -75,4 +77,5 @@ pub const CASES: &[(&str, Case)] = &[
     ("media_catalogue", media_catalogue),
     ("media_ranges", media_ranges),
     ("media_subtitles", media_subtitles),
+    ("uplink", uplink),
 ];

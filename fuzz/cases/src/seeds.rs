@@ -41,6 +41,7 @@ pub fn seeds(case: &str) -> Vec<(&'static str, Vec<u8>)> {
         "isns" => crate::isns::seeds(),
         "files" => crate::files::seeds(),
         "media_catalogue" | "media_ranges" | "media_subtitles" => crate::media::seeds(case),
+        "uplink" => crate::uplink::seeds(),
         "capture_file" => capture::files(),
         "capture_stream" => capture::stream(),
         "pcap" => capture::pcap(),
