@@ -53,32 +53,49 @@ class Sizes:
     direct: int
 
 
+@dataclass(frozen=True)
+class Unit:
+    """A logical unit as an initiator at the near end names it."""
+
+    portal: str
+    iqn: str
+    lun: int
+
+    @property
+    def url(self) -> str:
+        return disk_url(self.portal, self.iqn, self.lun)
+
+    def begin(self, size: int) -> str:
+        """Its first bytes only, as QEMU's options name them."""
+        unit = f"file.portal={self.portal},file.target={self.iqn},file.lun={self.lun}"
+        return f"driver=raw,offset=0,size={size},file.driver=iscsi,file.transport=tcp,{unit}"
+
+
 class Place:
     """Two ends, a file with noise, and a far target with a disk that is as large."""
 
     def __init__(self, lab: wan.Lab, folder: Path, target: Target, disk: Path):
         self.lab, self.folder, self.target, self.disk = lab, folder, target, disk
-        self.url = disk_url(f"{wan.FAR}:{PORT}", target.iqn, target.first_lun)
+        self.unit = Unit(f"{wan.FAR}:{PORT}", target.iqn, target.first_lun)
 
     @contextmanager
-    def gateway(self) -> Iterator[str]:
+    def gateway(self) -> Iterator[Unit]:
         near = f"127.0.0.1:{NEAR_PORT}"
-        argv = [enkaku.binary(), "attach", self.url, "--iscsi", near, "--cache", CACHE]
+        argv = [enkaku.binary(), "attach", self.unit.url, "--iscsi", near, "--cache", CACHE]
         with peer(self.lab.exec("near", argv), self.folder / "gateway.log") as attached:
             attached.wait_for_output("listening on")
-            yield disk_url(near, GATEWAY, 0)
+            yield Unit(near, GATEWAY, 0)
 
-    def rates(self, url: str, size: int) -> dict[str, float]:
+    def rates(self, unit: Unit, size: int) -> dict[str, float]:
         """Bytes a second of a file of so many bytes, written and read back."""
         source, back = _noise(self.folder / "source", size), self.folder / "back"
-        words = ["-t", "writeback", "-n", source, url]
+        words = ["-t", "writeback", "-n", source, unit.url]
         written = self._convert(words, size)
         with self.disk.open("rb") as there, source.open("rb") as here:
             if there.read(size) != here.read():
                 raise LabError("the far disk has not what was written")
-        # The volume is larger than what is measured: the rest is not read.
-        place = f"driver=raw,offset=0,size={size},file.filename={url}"
-        read = self._convert(["-T", "none", "--image-opts", place, back], size, raw_source=False)
+        words = ["-T", "none", "--image-opts", unit.begin(size), back]
+        read = self._convert(words, size, raw_source=False)
         if not filecmp.cmp(source, back, shallow=False):
             raise LabError("what was read back is not what was written")
         return {"write": written, "read": read}
@@ -123,9 +140,9 @@ def _rows(far: str, sizes: Sizes, rounds: int) -> Iterator[list[str]]:
         with FAR[far](lab, disk, folder) as target:
             place = Place(lab, folder, target, disk)
             for number in range(rounds):
-                direct = place.rates(place.url, sizes.direct * MIB)
-                with place.gateway() as url:
-                    through = place.rates(url, sizes.through * MIB)
+                direct = place.rates(place.unit, sizes.direct * MIB)
+                with place.gateway() as near:
+                    through = place.rates(near, sizes.through * MIB)
                 seen.append((direct, through))
                 shares = {way: f"{through[way] / direct[way]:.1f}" for way in through}
                 say(f"{far}, round {number + 1}: {shares} × direct")
