@@ -18,10 +18,10 @@ from conftest import MIB, empty, noise, sha256
 from support import stock_guest
 
 from enkaku_lab import REPOSITORY
-from enkaku_lab.peers import Target, enkaku, lio, open_iscsi
+from enkaku_lab.peers import Target, enkaku, lio, need, open_iscsi
 from enkaku_lab.peers.guest import HOST, Guest
 from enkaku_lab.peers.lio import Lio
-from enkaku_lab.process import CommandFailed, LabError, Peer, accepts, free_port, peer
+from enkaku_lab.process import CommandFailed, LabError, Peer, accepts, free_port, peer, run
 from enkaku_lab.proxy import Proxy
 
 pytestmark = pytest.mark.needs("qemu-system-x86_64", "busybox")
@@ -29,6 +29,8 @@ SIZE = 64 * MIB
 CUT_AFTER = 16 * MIB
 """Late enough that every connection is at work, early enough that most is still to come."""
 CONNECTIONS = 4
+LINE_CUT_S = 20
+GATEWAY = "iqn.2026-11.io.enkaku:gateway"
 COPY_S_MAX = 150
 LEVEL_2_S_MAX = 45
 AFTER_OOPS_S_MAX = 15
@@ -168,6 +170,43 @@ def test_file_system_in_the_guest_rides_out_a_restarted_target(
     assert "detected conn error" in kernel_said  # it did lose the connection
     assert not FILE_SYSTEM_ERRORS.search(kernel_said), kernel_said
     assert "FILE SYSTEM WAS MODIFIED" not in checked
+
+
+def test_a_cut_line_behind_a_gateway_is_not_noticed(
+    machine: Guest, disk: Path, source: Path, tmp_path: Path
+):
+    """ext4 by the kernel's initiator at a gateway; the line behind that is cut for 20 s in mid-transfer."""
+    near = free_port()
+    machine.run("dmesg -c >/dev/null")
+    with enkaku.serve([disk], tmp_path) as far, Proxy(far.port) as line:
+        url = f"iscsi://127.0.0.1:{line.port}/{far.iqn}/0"
+        attach = ["attach", url, "--iscsi", f"127.0.0.1:{near}", "--cache", "write-back"]
+        with peer([enkaku.binary(), *attach], tmp_path / "gateway.log") as gateway:
+            gateway.wait_for_output("listening on")
+            with open_iscsi.session(machine, GATEWAY, near) as session:
+                machine.run(f"/sbin/mke2fs -q -t ext4 {session.disk} && mkdir -p /mnt")
+                machine.run(f"mount {session.disk} /mnt")
+                begun = disk.stat().st_blocks * 512
+                writing = machine.start("cp /dev/vda /mnt/file && sync")
+                gateway.wait_until(
+                    lambda: disk.stat().st_blocks * 512 >= begun + CUT_AFTER, "the guest writes"
+                )
+                line.cut(reset=False)
+                cut_s = time.monotonic()
+                gateway.wait_until(lambda: time.monotonic() > cut_s + LINE_CUT_S, "the cut is over")
+                assert writing.running(), "the guest was done before the line was cut"
+                line.mend()
+                writing.wait(COPY_S_MAX)
+                machine.run("echo 3 >/proc/sys/vm/drop_caches")
+                read_back = machine.run("sha256sum /mnt/file", COPY_S_MAX).split()[0]
+                machine.run("umount /mnt")
+                checked = machine.run(f"/sbin/e2fsck -f -n {session.disk}")
+                kernel_said = machine.kernel_log()
+    assert read_back == sha256(source)
+    assert "detected conn error" not in kernel_said, kernel_said
+    assert not FILE_SYSTEM_ERRORS.search(kernel_said), kernel_said
+    assert "FILE SYSTEM WAS MODIFIED" not in checked
+    run([need("e2fsck"), "-f", "-n", disk])
 
 
 def test_commands_that_the_kernel_aborts_are_done_after_all(machine: Guest, tmp_path: Path):

@@ -25,6 +25,7 @@ ROUNDS = int(os.environ.get("ENKAKU_ROUNDS") or 1)
 """Of each fault, with each data base, each way of attaching."""
 COMMITS = 12
 """That have to be told before a fault, and again after one that the near end must not notice."""
+CLIENTS = {"nbd": "nbdfuse", "gateway": "qemu-nbd"}
 CACHES = ("none", "read", "write-back")
 WORTH_A_CUT = 20
 """Dirty blocks at the target, between two syncs of the stamps."""
@@ -146,12 +147,12 @@ def compare(volume: FaultyVolume, ledger: Ledger, stamps: Stamps) -> None:
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 @pytest.mark.parametrize("way", WAYS)
 def test_no_acknowledged_commit_is_lost(way: str, kind: str, fault: str, tmp_path: Path):
-    if way == "nbd":
-        if shutil.which("nbdfuse") is None:
-            pytest.skip("nbdfuse is not installed (packages.txt)")
+    client = CLIENTS.get(way)
+    if client and shutil.which(client) is None:
+        pytest.skip(f"{client} is not installed (packages.txt)")
     ledger = ledger_of(kind, way, tmp_path)
     size = (96 if kind == "sqlite" else 192) * MIB
-    # One way begins with an even number, the other one with an odd one.
+    # Ways begin with even and odd numbers by turns.
     first = 1000 * list(FAULTS).index(fault) + WAYS.index(way)
     stamps, endings = Stamps(tmp_path), []
     try:

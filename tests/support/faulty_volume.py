@@ -1,7 +1,10 @@
 """A volume in use, from the disk below the target's file to the file system at the near end, in pieces
 that can be killed one by one:
 
-    disk (Storage) ← enkaku target run ← proxy ← enkaku attach (FUSE, or NBD and nbdfuse) ← loop ← ext4
+    disk (Storage) ← enkaku target run ← proxy ← enkaku attach ← loop ← ext4
+
+`enkaku attach` is a file by FUSE, an NBD export that nbdfuse makes a file of, or a gateway: a target with
+which QEMU's initiator, libiscsi, has a session, of which nbdfuse makes the file.
 """
 
 import tempfile
@@ -15,11 +18,12 @@ from support.storage import BLOCK, Cut, Storage
 from support.volume import check_ext4, loop_device, make_ext4, mounted
 
 from enkaku_lab.peers import enkaku, need
-from enkaku_lab.process import LabError, Peer, run
+from enkaku_lab.process import LabError, Peer, free_port, run
 from enkaku_lab.proxy import Proxy
 
 UNTIL_S_MAX = 60.0
-WAYS = ("fuse", "nbd")
+WAYS = ("fuse", "nbd", "gateway")
+GATEWAY = "iqn.2026-11.io.enkaku:gateway"
 
 
 def until(condition: Callable[[], bool], what: str, more: Callable[[], str] = str) -> None:
@@ -42,7 +46,7 @@ class FaultyVolume:
         self.write_cache = True
         self.cuts: list[Cut] = []
         self._near: ExitStack | None = None
-        self._attach: Peer | None = None
+        self._near_programs: list[Peer] = []
         # pytest's own folders are closed to the users that data bases run as.
         self._open_folder = Path(tempfile.mkdtemp(prefix="enkaku-"))
         self._open_folder.chmod(0o711)
@@ -101,37 +105,46 @@ class FaultyVolume:
     def crash_near(self) -> None:
         """The near end's machine dies: what it has not flushed is gone, and nothing is said for it."""
         near, self._near = self._near, None
-        self._attach.kill()
+        for program in self._near_programs:
+            program.kill()
         # Everything above finds its device gone, and says so.
         with suppress(LabError):
             near.close()
 
     @contextmanager
     def _attached(self, cache: str):
-        """The volume as a file, by either way."""
-        url = f"iscsi://127.0.0.1:{self.proxy.port}/{NAME_A}/0"
-        folder = self.folder / "attached"
+        """The volume as a file, by any way."""
+        folder, socket = self.folder / "attached", self.folder / "nbd.sock"
         folder.mkdir(exist_ok=True)
-        socket = self.folder / "nbd.sock"
-        where = ["--fuse", folder] if self.way == "fuse" else ["--nbd", socket]
-        attach = Peer(
-            [enkaku.binary(), "attach", url, *where, "--cache", cache],
-            self.folder / "attach.log",
-        )
-        self._attach, nbdfuse = attach, None
+        near = f"127.0.0.1:{free_port()}"
+        offered = {"fuse": ["--fuse", folder], "nbd": ["--nbd", socket], "gateway": ["--iscsi", near]}
+        url = f"iscsi://127.0.0.1:{self.proxy.port}/{NAME_A}/0"
+        self._near_programs = []
         try:
-            if self.way == "nbd":
-                attach.wait_for_output("listening on")
-                argv = [need("nbdfuse"), folder, f"nbd+unix:///?socket={socket}"]
-                nbdfuse = Peer(argv, self.folder / "nbdfuse.log")
-            serving = nbdfuse or attach
+            attach = [enkaku.binary(), "attach", url, *offered[self.way], "--cache", cache]
+            serving = self._start("attach", attach)
+            if self.way != "fuse":
+                serving.wait_for_output("listening on")
+            if self.way == "gateway":
+                # Not QEMU's own file: 7.2 puts zeroes over what it is given while it clears ranges.
+                there = f"iscsi://{near}/{GATEWAY}/0"
+                words = ["--format=raw", "--cache=writeback", f"--socket={socket}", there]
+                serving = self._start("initiator", [need("qemu-nbd"), *words])
+                serving.wait_until(socket.exists, "its socket")
+            if self.way != "fuse":
+                words = [folder, f"nbd+unix:///?socket={socket}"]
+                serving = self._start("nbdfuse", [need("nbdfuse"), *words])
             serving.wait_until(lambda: folder.is_mount() and any(folder.iterdir()), "a file")
             yield next(folder.iterdir())
         finally:
             run([need("fusermount3"), "-u", "-z", folder], check=False)
-            if nbdfuse:
-                nbdfuse.stop()
-            attach.stop()
+            for program in reversed(self._near_programs):
+                program.stop()
+            socket.unlink(missing_ok=True)
+
+    def _start(self, name: str, argv: list[object]) -> Peer:
+        self._near_programs.append(Peer(argv, self.folder / f"{name}.log"))
+        return self._near_programs[-1]
 
     # --- afterwards ---
 
