@@ -2,7 +2,6 @@
 when one of them is killed or sleeps; which of them is active is said, heard and told; and logins are sent on.
 """
 
-import json
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from conftest import MIB, noise, sha256
-from support.daemon import NAME_A, Daemon, target
+from support.daemon import NAME_A, Daemon
 from support.faulty_volume import until
+from support.pair import Pair, pair_of
 
 from enkaku_lab.peers import ceph, enkaku, nbd
 from enkaku_lab.peers.libiscsi_session import Outcome, Session, session
@@ -27,49 +27,6 @@ WRITE_EXCLUSIVE = 1
 ACTIVE, STANDBY = 0, 2
 
 pytestmark = pytest.mark.needs("nbdkit", "iscsi-inq")
-
-
-class Pair:
-    """Daemons of the groups 1 and 2."""
-
-    def __init__(self, folder: Path, url: str, shared: str | None = None):
-        self.shared = folder / "shared"
-        self.shared.mkdir()
-        self.place = shared or self.shared
-        self.daemons: list[Daemon] = []
-        for group in (1, 2):
-            own = folder / f"daemon{group}"
-            own.mkdir()
-            daemon = Daemon(own)
-            daemon.write(self.target(group, url))
-            self.daemons.append(daemon)
-
-    def target(self, group: int, url: str) -> str:
-        pair = f'[target.pair]\ngroup = {group}\nshared = "{self.place}"\n'
-        return target(NAME_A, url, more=f"anyone = true\n{pair}")
-
-    def start(self) -> None:
-        for daemon in self.daemons:
-            daemon.start()
-
-    def groups(self, at: int) -> dict[int, str]:
-        told = json.loads(self.daemons[at].ask("access", "list", "--json").stdout)
-        return {one["group"]: one["state"] for one in told}
-
-    def stop(self) -> None:
-        for daemon in self.daemons:
-            if daemon.peer is not None:
-                daemon.peer.stop()
-
-
-@contextmanager
-def pair_of(folder: Path, url: str, shared: str | None = None) -> Iterator[Pair]:
-    made = Pair(folder, url, shared)
-    try:
-        made.start()
-        yield made
-    finally:
-        made.stop()
 
 
 @pytest.fixture

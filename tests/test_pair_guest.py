@@ -8,7 +8,7 @@ from conftest import MIB, sha256
 from support import stock_guest
 from support.carried import ENVIRONMENT, carried, unpack
 from support.daemon import NAME_A, Daemon
-from test_pair import pair_of
+from support.pair import pair_of
 
 from enkaku_lab.peers import ceph, guest_image
 from enkaku_lab.peers.guest import HOST, Guest
@@ -20,7 +20,7 @@ PATH_S = 3
 """After which a path that is silent fails what it has under way."""
 
 pytestmark = pytest.mark.needs(
-    "nbdkit", "iscsi-inq", "qemu-system-x86_64", "busybox", "strip", "fio", "dmsetup", *ceph.PROGRAMS
+    "qemu-system-x86_64", "busybox", "strip", "fio", "dmsetup", *ceph.PROGRAMS
 )
 SETTINGS = {
     "node.session.timeo.replacement_timeout": PATH_S,
