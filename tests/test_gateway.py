@@ -15,7 +15,7 @@ from enkaku_lab.peers import enkaku, libiscsi, nbd, need, qemu
 from enkaku_lab.process import Peer, free_port, peer, run
 
 SIZE = 64 * MIB
-NAME = "iqn.2026-11.io.enkaku:gateway"
+NAME = enkaku.GATEWAY_IQN
 SUITES = ["ALL.Read10", "ALL.Write10", "ALL.Write16", "ALL.ReadCapacity16", "ALL.Inquiry", "ALL.Unmap"]
 with_qemu = pytest.mark.needs("qemu-img")
 

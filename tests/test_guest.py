@@ -30,7 +30,6 @@ CUT_AFTER = 16 * MIB
 """Late enough that every connection is at work, early enough that most is still to come."""
 CONNECTIONS = 4
 LINE_CUT_S = 20
-GATEWAY = "iqn.2026-11.io.enkaku:gateway"
 COPY_S_MAX = 150
 LEVEL_2_S_MAX = 45
 AFTER_OOPS_S_MAX = 15
@@ -187,7 +186,7 @@ def test_a_cut_line_behind_a_gateway_is_not_noticed(
         attach = ["attach", url, "--iscsi", f"127.0.0.1:{near}", "--cache", "write-back"]
         with peer([enkaku.binary(), *attach], tmp_path / "gateway.log") as gateway:
             gateway.wait_for_output("listening on")
-            with open_iscsi.session(machine, GATEWAY, near) as session:
+            with open_iscsi.session(machine, enkaku.GATEWAY_IQN, near) as session:
                 machine.run(f"/sbin/mke2fs -q -t ext4 {session.disk} && mkdir -p /mnt")
                 machine.run(f"mount {session.disk} /mnt")
                 begun = disk.stat().st_blocks * 512

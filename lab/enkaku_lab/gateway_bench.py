@@ -11,13 +11,13 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from enkaku_lab import machine, wan
 from enkaku_lab.experiment import Link
-from enkaku_lab.peers import Target, disk_url, enkaku, need, tgt
+from enkaku_lab.peers import Target, enkaku, need, qemu, tgt
 from enkaku_lab.process import LabError, peer, run
 from enkaku_lab.progress import say
 from enkaku_lab.results import median, spread
@@ -27,7 +27,6 @@ LINK = Link(100.0, rate="200mbit")
 MIB = 1 << 20
 PORT = 3270
 NEAR_PORT = 3260
-GATEWAY = "iqn.2026-11.io.enkaku:gateway"
 WANTED_OF_LINE, WANTED_OF_DIRECT = 0.85, 10.0
 CONVERT_S_MAX = 900
 CACHE = "write-back"
@@ -53,48 +52,30 @@ class Sizes:
     direct: int
 
 
-@dataclass(frozen=True)
-class Unit:
-    """A logical unit as an initiator at the near end names it."""
-
-    portal: str
-    iqn: str
-    lun: int
-
-    @property
-    def url(self) -> str:
-        return disk_url(self.portal, self.iqn, self.lun)
-
-    def begin(self, size: int) -> str:
-        """Its first bytes only, as QEMU's options name them."""
-        unit = f"file.portal={self.portal},file.target={self.iqn},file.lun={self.lun}"
-        return f"driver=raw,offset=0,size={size},file.driver=iscsi,file.transport=tcp,{unit}"
-
-
 class Place:
     """Two ends, a file with noise, and a far target with a disk that is as large."""
 
     def __init__(self, lab: wan.Lab, folder: Path, target: Target, disk: Path):
         self.lab, self.folder, self.target, self.disk = lab, folder, target, disk
-        self.unit = Unit(f"{wan.FAR}:{PORT}", target.iqn, target.first_lun)
 
     @contextmanager
-    def gateway(self) -> Iterator[Unit]:
+    def gateway(self) -> Iterator[Target]:
         near = f"127.0.0.1:{NEAR_PORT}"
-        argv = [enkaku.binary(), "attach", self.unit.url, "--iscsi", near, "--cache", CACHE]
+        argv = [enkaku.binary(), "attach", self.target.url(), "--iscsi", near, "--cache", CACHE]
         with peer(self.lab.exec("near", argv), self.folder / "gateway.log") as attached:
             attached.wait_for_output("listening on")
-            yield Unit(near, GATEWAY, 0)
+            yield Target("gateway", attached, "127.0.0.1", NEAR_PORT, enkaku.GATEWAY_IQN)
 
-    def rates(self, unit: Unit, size: int) -> dict[str, float]:
+    def rates(self, target: Target, size: int) -> dict[str, float]:
         """Bytes a second of a file of so many bytes, written and read back."""
         source, back = _noise(self.folder / "source", size), self.folder / "back"
-        words = ["-t", "writeback", "-n", source, unit.url]
+        words = ["-t", "writeback", "-n", source, target.url()]
         written = self._convert(words, size)
         with self.disk.open("rb") as there, source.open("rb") as here:
             if there.read(size) != here.read():
                 raise LabError("the far disk has not what was written")
-        words = ["-T", "none", "--image-opts", unit.begin(size), back]
+        begin = f"driver=raw,offset=0,size={size},{qemu.iscsi_options(target, of='file.')}"
+        words = ["-T", "none", "--image-opts", begin, back]
         read = self._convert(words, size, raw_source=False)
         if not filecmp.cmp(source, back, shallow=False):
             raise LabError("what was read back is not what was written")
@@ -137,10 +118,10 @@ def _rows(far: str, sizes: Sizes, rounds: int) -> Iterator[list[str]]:
         disk = folder / "far.img"
         with disk.open("wb") as file:
             file.truncate(sizes.through * MIB)
-        with FAR[far](lab, disk, folder) as target:
+        with _serve(far, lab, disk, folder) as target:
             place = Place(lab, folder, target, disk)
             for number in range(rounds):
-                direct = place.rates(place.unit, sizes.direct * MIB)
+                direct = place.rates(target, sizes.direct * MIB)
                 with place.gateway() as near:
                     through = place.rates(near, sizes.through * MIB)
                 seen.append((direct, through))
@@ -154,25 +135,16 @@ def _rows(far: str, sizes: Sizes, rounds: int) -> Iterator[list[str]]:
         yield [far, way, *cells, f"×{median(through) / median(direct):.1f}"]
 
 
-@contextmanager
-def _enkaku(lab: wan.Lab, disk: Path, folder: Path) -> Iterator[Target]:
-    iqn = f"{enkaku.IQN}-{os.getpid()}"
-    argv = [enkaku.binary(), "serve", "--lun", disk, "--iqn", iqn, "--listen", f"{wan.FAR}:{PORT}"]
-    with peer(lab.exec("far", argv), folder / "serve.log") as serving:
-        serving.wait_for_output("listening on")
-        yield Target("enkaku", serving, wan.FAR, PORT, iqn)
-
-
-@contextmanager
-def _tgt(lab: wan.Lab, disk: Path, folder: Path) -> Iterator[Target]:
+def _serve(far: str, lab: wan.Lab, disk: Path, folder: Path) -> AbstractContextManager[Target]:
     def within(argv: list[object]) -> list[object]:
         return lab.exec("far", argv)
 
-    with tgt.serve([disk], folder, address=wan.FAR, port=PORT, within=within) as target:
-        yield target
+    # A host has one session of a name at a unit at a time, and another lab may be at work.
+    iqn = f"{enkaku.IQN}-{os.getpid()}"
+    return FAR[far]([disk], folder, address=wan.FAR, port=PORT, iqn=iqn, within=within)
 
 
-FAR = {"enkaku": _enkaku, "tgt": _tgt}
+FAR = {"enkaku": enkaku.serve, "tgt": tgt.serve}
 
 
 def _noise(path: Path, size: int) -> Path:

@@ -19,7 +19,7 @@ from pathlib import Path
 from enkaku_lab import wan
 from enkaku_lab.experiment import Link
 from enkaku_lab.peers import disk_url, enkaku, need
-from enkaku_lab.process import LabError, Peer, peer, run
+from enkaku_lab.process import LabError, Peer, run
 
 PORT = 3270
 NAME = "lab"
@@ -201,11 +201,9 @@ def site(
         lab.become(link)
         local = local or _sparse(folder / "local.img", size)
         image = _sparse(folder / "far.img", size + log_bytes + TAIL_BYTES)
-        serve = [enkaku.binary(), "serve", "--lun", image, "--iqn", IQN]
-        serve += ["--listen", f"{wan.FAR}:{PORT}"]
-        with peer(lab.exec("far", serve), folder / "serve.log") as far:
-            far.wait_for_output("listening on")
-            made = MirrorSite(lab, link, folder, far, local)
+        where = {"address": wan.FAR, "port": PORT, "iqn": IQN}
+        with enkaku.serve([image], folder, **where, within=lambda argv: lab.exec("far", argv)) as far:
+            made = MirrorSite(lab, link, folder, far.peer, local)
             try:
                 yield made
             finally:

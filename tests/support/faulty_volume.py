@@ -23,7 +23,6 @@ from enkaku_lab.proxy import Proxy
 
 UNTIL_S_MAX = 60.0
 WAYS = ("fuse", "nbd", "gateway")
-GATEWAY = "iqn.2026-11.io.enkaku:gateway"
 
 
 def until(condition: Callable[[], bool], what: str, more: Callable[[], str] = str) -> None:
@@ -127,7 +126,7 @@ class FaultyVolume:
                 serving.wait_for_output("listening on")
             if self.way == "gateway":
                 # Not QEMU's own file: 7.2 puts zeroes over what it is given while it clears ranges.
-                there = f"iscsi://{near}/{GATEWAY}/0"
+                there = f"iscsi://{near}/{enkaku.GATEWAY_IQN}/0"
                 words = ["--format=raw", "--cache=writeback", f"--socket={socket}", there]
                 serving = self._start("initiator", [need("qemu-nbd"), *words])
                 serving.wait_until(socket.exists, "its socket")

@@ -161,7 +161,7 @@ pub(crate) struct Door {
     file: PathBuf,
     pin: Pin,
     uplinks: Uplinks,
-    /// Of the file when it was last read.
+    /// What told the file apart when it was last read.
     stamp: Mutex<Option<Stamp>>,
 }
 

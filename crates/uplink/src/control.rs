@@ -42,32 +42,32 @@ pub enum Ended {
     TooMuch,
 }
 
-/// Signs of life of both ends.
-#[derive(Clone, Copy, Debug)]
+/// Signs of life of both ends, and what this one has to say.
+#[derive(Debug)]
 struct Life {
     heard: Time,
     said: Time,
+    messages: VecDeque<Message>,
 }
 
 impl Life {
-    fn new(now: Time) -> Self {
-        Self { heard: now, said: now }
+    fn new(now: Time, first: Message) -> Self {
+        Self { heard: now, said: now, messages: VecDeque::from([first]) }
     }
 
     fn next(&self) -> Time {
         (self.heard + DEAD_AFTER).min(self.said + ALIVE_EVERY)
     }
 
-    /// True: it is time to say that we are there.
-    fn is_due(&mut self, now: Time) -> Result<bool, Ended> {
+    fn handle_timeout(&mut self, now: Time) -> Result<(), Ended> {
         if now >= self.heard + DEAD_AFTER {
             return Err(Ended::Dead);
         }
-        let is_due = now >= self.said + ALIVE_EVERY;
-        if is_due {
+        if now >= self.said + ALIVE_EVERY {
             self.said = now;
+            self.messages.push_back(Message::Alive);
         }
-        Ok(is_due)
+        Ok(())
     }
 }
 
@@ -95,15 +95,14 @@ pub struct Home {
     is_up: bool,
     /// Data connections that are being made.
     dialling: usize,
-    messages: VecDeque<Message>,
     events: VecDeque<HomeEvent>,
 }
 
 impl Home {
     /// The connection has been made.
     pub fn new(now: Time) -> Self {
-        let messages = VecDeque::from([Message::Hello { version: VERSION }]);
-        Self { life: Life::new(now), is_up: false, dialling: 0, messages, events: VecDeque::new() }
+        let life = Life::new(now, Message::Hello { version: VERSION });
+        Self { life, is_up: false, dialling: 0, events: VecDeque::new() }
     }
 
     /// A message has come.
@@ -136,9 +135,9 @@ impl Home {
     pub fn note_dialled(&mut self, token: Token, result: Result<(), String>) {
         self.dialling = self.dialling.saturating_sub(1);
         if let Err(why) = result
-            && self.messages.len() < ANSWERS_MAX
+            && self.life.messages.len() < ANSWERS_MAX
         {
-            self.messages.push_back(Message::Failed { token, why });
+            self.life.messages.push_back(Message::Failed { token, why });
         }
     }
 
@@ -147,10 +146,7 @@ impl Home {
     /// # Errors
     /// The connection is over.
     pub fn handle_timeout(&mut self, now: Time) -> Result<(), Ended> {
-        if self.life.is_due(now)? {
-            self.messages.push_back(Message::Alive);
-        }
-        Ok(())
+        self.life.handle_timeout(now)
     }
 
     /// When it has come.
@@ -160,7 +156,7 @@ impl Home {
 
     /// What is to be sent next.
     pub fn poll_transmit(&mut self) -> Option<Message> {
-        self.messages.pop_front()
+        self.life.messages.pop_front()
     }
 
     /// What is to be done next.
@@ -185,7 +181,6 @@ pub enum ServerEvent {
 #[derive(Debug)]
 pub struct Server {
     life: Life,
-    messages: VecDeque<Message>,
     events: VecDeque<ServerEvent>,
 }
 
@@ -198,14 +193,14 @@ impl Server {
         if version != VERSION {
             return Err(Ended::Version(version));
         }
-        let messages = VecDeque::from([Message::Welcome { name: name.to_owned() }]);
-        Ok(Self { life: Life::new(now), messages, events: VecDeque::new() })
+        let life = Life::new(now, Message::Welcome { name: name.to_owned() });
+        Ok(Self { life, events: VecDeque::new() })
     }
 
     /// A data connection is wanted, which shall show this token within so long.
     pub fn ask(&mut self, token: Token, valid: Duration) {
         let valid_ms = u32::try_from(valid.as_millis()).unwrap_or(u32::MAX);
-        self.messages.push_back(Message::Dial { token, valid_ms });
+        self.life.messages.push_back(Message::Dial { token, valid_ms });
     }
 
     /// A message has come.
@@ -229,10 +224,7 @@ impl Server {
     /// # Errors
     /// The connection is over.
     pub fn handle_timeout(&mut self, now: Time) -> Result<(), Ended> {
-        if self.life.is_due(now)? {
-            self.messages.push_back(Message::Alive);
-        }
-        Ok(())
+        self.life.handle_timeout(now)
     }
 
     /// As [`Home::poll_timeout`].
@@ -242,7 +234,7 @@ impl Server {
 
     /// What is to be sent next.
     pub fn poll_transmit(&mut self) -> Option<Message> {
-        self.messages.pop_front()
+        self.life.messages.pop_front()
     }
 
     /// What has happened next.
@@ -368,6 +360,6 @@ mod tests {
         for _ in 0..ANSWERS_MAX * 2 {
             home.note_dialled(TOKEN, Err("late".into()));
         }
-        assert_eq!(home.messages.len(), ANSWERS_MAX);
+        assert_eq!(home.life.messages.len(), ANSWERS_MAX);
     }
 }

@@ -21,7 +21,7 @@ pub struct Pin([u8; 32]);
 pub struct PinError(String);
 
 impl Pin {
-    /// Of the key in a certificate.
+    /// The pin of the key in a certificate.
     ///
     /// # Errors
     /// It is no certificate.

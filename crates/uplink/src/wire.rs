@@ -53,7 +53,7 @@ impl fmt::Debug for Token {
 pub enum Message {
     /// The home's first word on a control connection.
     Hello {
-        /// Of the protocol.
+        /// Version of the protocol that it speaks.
         version: u16,
     },
     /// The home's only word on a data connection.
@@ -90,7 +90,7 @@ pub enum Message {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// Of no kind that there is.
+    /// No message is of this kind.
     #[error("kind {0:#04x} of a message: there is none")]
     Kind(u8),
     /// Longer than any.
@@ -98,7 +98,7 @@ pub enum WireError {
     Long {
         /// Its kind.
         kind: u8,
-        /// Of its body.
+        /// Bytes of its body.
         len: usize,
     },
     /// Not as long as one of its kind.
@@ -106,7 +106,7 @@ pub enum WireError {
     Length {
         /// Its kind.
         kind: u8,
-        /// Of its body.
+        /// Bytes of its body.
         len: usize,
     },
     /// Not text, or too much of it.

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +12,8 @@ from enkaku_lab.peers import Measurement, Target, Workload, host_for_url, log_pa
 from enkaku_lab.process import Completed, LabError, Peer, free_port, peer, run
 
 IQN = "iqn.2026-01.lab.enkaku:serve"
+GATEWAY_IQN = "iqn.2026-11.io.enkaku:gateway"
+"""What `attach --iscsi` calls its target where it is not told."""
 
 
 def binary() -> Path:
@@ -43,13 +45,18 @@ def start_target(
     port: int | None = None,
     options: list[object] = (),
     iqn: str = IQN,
+    within: Callable[[list[object]], list[object]] | None = None,
 ) -> Target:
-    """`enkaku serve`, accepting connections. The caller stops `target.peer`."""
+    """`enkaku serve`, accepting connections. The caller stops `target.peer`.
+
+    `within` makes of its command one that runs elsewhere, as for `tgt.serve`; give the port then, too.
+    """
     port = port or free_port(address)
     words = ["serve", "--listen", f"{host_for_url(address)}:{port}", "--iqn", iqn]
     for lun in luns:
         words += ["--lun", lun]
-    serving = Peer([binary(), *words, *options], log_path(logs, "enkaku", port))
+    argv = [binary(), *words, *options]
+    serving = Peer(within(argv) if within else argv, log_path(logs, "enkaku", port))
     try:
         serving.wait_for_output("listening on")
     except BaseException:

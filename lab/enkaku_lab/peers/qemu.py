@@ -56,6 +56,13 @@ def compare(one: str | Path, other: str | Path) -> Completed:
     return run([need("qemu-img"), "compare", "-f", "raw", "-F", "raw", one, other], timeout_s=120)
 
 
+def iscsi_options(target: Target, disk: int = 0, of: str = "") -> str:
+    """A disk as QEMU's options name it; `of` is before each, as of the `file.` of another driver."""
+    options = {"driver": "iscsi", "transport": "tcp", "portal": target.portal}
+    options |= {"target": target.iqn, "lun": target.first_lun + disk}
+    return ",".join(f"{of}{name}={value}" for name, value in options.items())
+
+
 @contextmanager
 def attach_fuse(target: Target, disk: int, folder: Path, logs: Path) -> Iterator[Path]:
     """libiscsi's disk as a read-only file below the folder: what `enkaku attach --fuse` is to us.
@@ -65,11 +72,10 @@ def attach_fuse(target: Target, disk: int, folder: Path, logs: Path) -> Iterator
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "volume"
     file.touch()
-    disk_options = f"transport=tcp,portal={target.portal},target={target.iqn}"
     argv = [
         need("qemu-storage-daemon"),
         "--blockdev",
-        f"driver=iscsi,node-name=disk,{disk_options},lun={target.first_lun + disk},cache.direct=on",
+        f"node-name=disk,cache.direct=on,{iscsi_options(target, disk)}",
         "--export",
         f"type=fuse,id=file,node-name=disk,mountpoint={file},writable=off",
     ]
