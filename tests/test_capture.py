@@ -22,6 +22,8 @@ NEEDS_LAB = pytest.mark.needs("root", "/dev/net/tun", "tcpdump")
 WRITES = Workload(True, False, 256 * KIB, 1)
 CAPTURED = {"near": "initiator", "far": "target", "line": "between"}
 """What the report calls a capture that the lab made there."""
+SEEDS = 3
+"""Of which one has to be found."""
 
 
 @pytest.mark.serial
@@ -32,14 +34,22 @@ CAPTURED = {"near": "initiator", "far": "target", "line": "between"}
 def test_the_bottleneck_that_was_built_is_the_one_that_is_found(
     cause: str, stack: str, tmp_path: Path
 ):
-    # One in a hundred is named wrongly (docs/bottlenecks.md), or its machine paused: a second seed.
-    for seed in (0, 1):
+    # One in a hundred is named wrongly (docs/bottlenecks.md), or its machine paused: other seeds.
+    for seed in range(SEEDS):
         one = bottlenecks.plan(bottlenecks.CASES[cause], stack, seed)
-        found = bottlenecks.diagnose(one, tmp_path)
-        verdict, connection = found.capture, found.report["connections"][0]
-        point = connection["round_trip"]["capture_point"]
-        if (verdict["cause"], point) == (cause, CAPTURED[one.where]):
-            break
+        try:
+            _is_found(one, bottlenecks.diagnose(one, tmp_path))
+        except AssertionError as error:
+            if seed + 1 == SEEDS:
+                raise
+            print(f"seed {seed}: {error}")
+        else:
+            return
+
+
+def _is_found(one: bottlenecks.Run, found: bottlenecks.Found) -> None:
+    cause, verdict = one.case.cause, found.capture
+    connection = found.report["connections"][0]
     # Both sources answer in the same form; what samples cannot tell, they say.
     assert found.live is not None and found.live.keys() - {"counters"} == verdict.keys()
     if cause == "r2t":
@@ -47,6 +57,7 @@ def test_the_bottleneck_that_was_built_is_the_one_that_is_found(
         assert "diagnose --pcap" in told["r2t"], found.samples
         # Then packets were looked at, from the midst of the session.
         assert (found.live["cause"], found.live["source"]) == ("r2t", "capture"), found.live
+    point = connection["round_trip"]["capture_point"]
     assert (verdict["cause"], point) == (cause, CAPTURED[one.where]), verdict
     assert sum(connection["shares_s"].values()) == pytest.approx(connection["wall_s"])
     # The emulator's delay, and what queues add before the first handshake is over.
