@@ -23,6 +23,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "backends",
             "block",
             "discovery",
+            "etcd",
             "iscsi",
             "iscsi-proto",
             "path",
@@ -57,6 +58,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "wanlab",
         ],
     ),
+    ("etcd", &[]),
     ("export", &["block", "nbd"]),
     ("files", &["block"]),
     (

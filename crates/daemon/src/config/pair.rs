@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use backends::objects::Url;
+use backends::objects;
 use scsi::AccessState;
 
 use super::reader::{Section, number, one_of, string};
@@ -33,7 +33,9 @@ pub enum SharedPlace {
     /// A folder.
     Folder(PathBuf),
     /// Objects of a pool of Ceph, whose names begin as an image's URL says.
-    Objects(Box<Url>),
+    Objects(Box<objects::Url>),
+    /// Keys of etcd.
+    Keys(Box<etcd::url::Url>),
 }
 
 impl fmt::Display for SharedPlace {
@@ -41,6 +43,7 @@ impl fmt::Display for SharedPlace {
         match self {
             Self::Folder(path) => path.display().fmt(f),
             Self::Objects(url) => url.fmt(f),
+            Self::Keys(url) => url.fmt(f),
         }
     }
 }
@@ -53,21 +56,28 @@ pub(crate) fn word(state: AccessState) -> &'static str {
 
 pub(super) fn pair(mut section: Section<'_, '_>) -> Option<PairSection> {
     let group = section.required("group", number(1, u64::from(u16::MAX)));
-    let shared = section.required("shared", |value| {
-        let text = string(value)?;
-        if Url::is_meant(&text) {
-            let url: Url = text.parse().map_err(|error| format!("{error}"))?;
-            if url.snapshot.is_some() {
-                return Err("a snapshot cannot be written".to_owned());
-            }
-            return Ok(SharedPlace::Objects(Box::new(url)));
-        }
-        let path = PathBuf::from(text);
-        let folder = path.is_absolute().then_some(SharedPlace::Folder(path));
-        folder.ok_or_else(|| "a path that begins with /, or rbd:POOL/NAME, is needed".to_owned())
-    });
+    let shared = section.required("shared", |value| place(string(value)?));
     let state = section.get("state", one_of(ACCESS_STATES)).unwrap_or_default();
     section.finish();
     let ((_, group), (_, shared)) = group.zip(shared)?;
     Some(PairSection { group: u16::try_from(group).ok()?, shared, state })
+}
+
+fn place(text: String) -> Result<SharedPlace, String> {
+    if objects::Url::is_meant(&text) {
+        let url: objects::Url = text.parse().map_err(|error| format!("{error}"))?;
+        if url.snapshot.is_some() {
+            return Err("a snapshot cannot be written".to_owned());
+        }
+        return Ok(SharedPlace::Objects(Box::new(url)));
+    }
+    if etcd::url::Url::is_meant(&text) {
+        let url = text.parse().map_err(|error| format!("{error}"))?;
+        return Ok(SharedPlace::Keys(Box::new(url)));
+    }
+    let path = PathBuf::from(text);
+    let folder = path.is_absolute().then_some(SharedPlace::Folder(path));
+    folder.ok_or_else(|| {
+        "a path that begins with /, rbd:POOL/NAME or etcd://HOST/PREFIX is needed".to_owned()
+    })
 }

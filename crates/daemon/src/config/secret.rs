@@ -101,6 +101,33 @@ pub(crate) fn read_private(
     path: &Path,
     warnings: &mut Vec<String>,
 ) -> Result<Zeroizing<String>, String> {
+    let (text, warning) = read(path)?;
+    warnings.extend(warning.map(|what| place.problem(what).to_string()));
+    Ok(text)
+}
+
+/// The secret in the first line of a file. That others can read it is a warning.
+pub(crate) fn from_file(
+    place: &Place,
+    path: &Path,
+    warnings: &mut Vec<String>,
+) -> Result<Zeroizing<String>, String> {
+    let (secret, warning) = first_line(path)?;
+    warnings.extend(warning.map(|what| place.problem(what).to_string()));
+    Ok(secret)
+}
+
+/// The secret in the first line of a file, and a warning if others can read it.
+pub(crate) fn first_line(path: &Path) -> Result<(Zeroizing<String>, Option<String>), String> {
+    let (text, warning) = read(path)?;
+    let secret = Zeroizing::new(text.lines().next().unwrap_or_default().to_owned());
+    if secret.is_empty() {
+        return Err(format!("the first line of {} is empty", path.display()));
+    }
+    Ok((secret, warning))
+}
+
+fn read(path: &Path) -> Result<(Zeroizing<String>, Option<String>), String> {
     let shown = path.display();
     let metadata =
         std::fs::metadata(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
@@ -108,24 +135,10 @@ pub(crate) fn read_private(
         return Err(format!("{shown} is not a file with a secret"));
     }
     let mode = metadata.permissions().mode();
-    if mode & 0o044 != 0 {
+    let warning = (mode & 0o044 != 0).then(|| {
         let whom = if mode & 0o004 != 0 { "everybody" } else { "its group" };
-        let what = format!("{shown} can be read by {whom}; chmod 600 it");
-        warnings.push(place.problem(what).to_string());
-    }
+        format!("{shown} can be read by {whom}; chmod 600 it")
+    });
     let text = std::fs::read_to_string(path).map(Zeroizing::new);
-    text.map_err(|error| format!("cannot read {shown}: {error}"))
-}
-
-pub(crate) fn from_file(
-    place: &Place,
-    path: &Path,
-    warnings: &mut Vec<String>,
-) -> Result<Zeroizing<String>, String> {
-    let text = read_private(place, path, warnings)?;
-    let secret = Zeroizing::new(text.lines().next().unwrap_or_default().to_owned());
-    if secret.is_empty() {
-        return Err(format!("the first line of {} is empty", path.display()));
-    }
-    Ok(secret)
+    Ok((text.map_err(|error| format!("cannot read {shown}: {error}"))?, warning))
 }
