@@ -178,6 +178,8 @@ pub struct Model {
     /// The bandwidth when the line was saturated last.
     found: Option<f64>,
     outstanding: Option<f64>,
+    /// What was under way when the path fell silent, less what was carried since, in bytes.
+    broken_off: f64,
     /// In the background, where every queue is somebody's: the base delay of the last minutes.
     base: Option<Minima>,
 }
@@ -211,9 +213,10 @@ impl Model {
             |one: &Connection| one.tcp.congestion_control == Some(CongestionControl::Bbr);
         let bbr = sample.connections.iter().any(uses_bbr);
         let signs = Signs::of(|field| sample.typical(field), bbr);
-        now.full = self.is_full(sample, &signs, &now);
+        let whole = self.is_whole(sample, dt_s, &signs);
+        now.full = self.is_full(sample, &signs, &now) && whole;
         now.held = sample.held_share >= OTHER_SHARE;
-        let retransmits = sample.retransmits().unwrap_or(0.0);
+        let retransmits = sample.retransmits().filter(|_| whole).unwrap_or(0.0);
         let (t_s, bytes_per_s, full) = (now.t_s, now.bytes_per_s, now.full);
         let believed = now.bandwidth.unwrap_or(0.0);
         let interval = Interval { t_s, dt_s, bytes_per_s, rtt_s, retransmits, full, believed };
@@ -268,6 +271,20 @@ impl Model {
         let jitter_s = TARGET_JITTERS * self.recent.jitter_s(now.t_s - LATELY_S);
         now.queue_target_s = (target_s + jitter_s).min(1.5 * TARGET_S.1);
         now.jitter_s = now.queue_target_s - target_s;
+    }
+
+    /// No silence is being repaired. What was under way in a path that carries nothing, although it
+    /// is asked to, is sent again when it is back: until as much has been carried, losses are no
+    /// load's, windows are those of slow start, and nothing is known of the line.
+    fn is_whole(&mut self, sample: &Sample, dt_s: f64, signs: &Signs) -> bool {
+        let asked = sample.outstanding_bytes.map_or(!signs.app_limited, |bytes| bytes > 0.0);
+        if sample.bytes_per_s <= 0.0 && asked {
+            let held_s = self.last.rtt_s.unwrap_or(0.0) + self.last.queue_now_s;
+            self.broken_off = self.broken_off.max(self.last.bandwidth.unwrap_or(0.0) * held_s);
+        } else {
+            self.broken_off = (self.broken_off - sample.bytes_per_s * dt_s).max(0.0);
+        }
+        self.broken_off <= 0.0
     }
 
     /// The sender had enough to fill the line: commands waited for the pace, or enough of them were

@@ -60,6 +60,8 @@ pub(crate) struct Flow {
     pub(crate) rtt_var_s: f64,
     pub(crate) min_rtt_s: f64,
     last_ack_s: f64,
+    /// Timeouts since anything was acknowledged.
+    timeouts: i32,
     /// It spreads a window over the round trip, as Linux does for sockets with a pacing rate.
     spreads: bool,
     /// The window is what stopped it from sending last.
@@ -97,6 +99,7 @@ impl Flow {
             rtt_var_s: 0.0,
             min_rtt_s: f64::INFINITY,
             last_ack_s: usable_s,
+            timeouts: 0,
             spreads: false,
             limited: false,
             credit: 0.0,
@@ -191,7 +194,7 @@ impl Flow {
     /// Packet `number` is acknowledged.
     pub(crate) fn acknowledge(&mut self, now_s: f64, number: u64) {
         let limited = self.limited;
-        self.last_ack_s = now_s;
+        (self.last_ack_s, self.timeouts) = (now_s, 0);
         while self.sent.front().is_some_and(|sent| sent.number < number) {
             let Some(sent) = self.sent.pop_front() else {
                 break;
@@ -287,14 +290,20 @@ impl Flow {
         self.cwnd = self.ssthresh;
     }
 
+    /// Each is waited for twice as long as the one before (RFC 6298 §5.5), and only the first says
+    /// something about the window (RFC 5681 §3.1).
     fn time_out(&mut self, now_s: f64) {
         let known = self.srtt_s > 0.0;
-        let patience_s = if known { RTO_MIN_S + 2.0 * self.srtt_s } else { RTO_FIRST_S };
+        let first_s = if known { RTO_MIN_S + 2.0 * self.srtt_s } else { RTO_FIRST_S };
+        let patience_s = first_s * f64::from(self.timeouts).exp2();
         if self.sent.is_empty() || now_s - self.last_ack_s < patience_s {
             return;
         }
         self.lost.extend(self.sent.drain(..).map(|sent| sent.seq));
-        self.reduce(now_s);
+        if self.timeouts == 0 {
+            self.reduce(now_s);
+        }
+        self.timeouts += 1;
         (self.cwnd, self.last_ack_s) = (2.0, now_s);
     }
 }

@@ -217,6 +217,57 @@ fn another_flow_is_not_driven_out() {
     }
 }
 
+/// A line that carries nothing for a while, from 30 s on.
+fn cut(line: Line, cut_s: f64) -> Scenario {
+    let changes = vec![(30.0, Line { loss: 1.0, ..line }), (30.0 + cut_s, line)];
+    Scenario { line, changes, ..Scenario::default() }
+}
+
+/// The shares of the line of a transfer and of eight plain flows for five seconds, once timeouts
+/// have let them try again; and the numbers of connections before and then.
+fn after_cut(line: Line, cut_s: f64, seed: u64) -> ([f64; 2], [u32; 2]) {
+    // The last timeout may begin just before the line is back, and be as long as the cut.
+    let (from_s, to_s) = (30.0 + 3.0 * cut_s + 0.5, 35.5 + 3.0 * cut_s);
+    let ours = run(cut(line, cut_s), seed, to_s);
+    let theirs = plain(of_seed(cut(line, cut_s), seed), 8, seed, to_s);
+    let number = |at_s: f64| {
+        let found = ours.moves.iter().rev().find(|(t_s, _)| *t_s <= at_s);
+        found.map_or(0, |(_, number)| *number)
+    };
+    let shares = [&ours, &theirs].map(|transfer| transfer.mean(from_s, to_s) / GIGABIT);
+    (shares, [number(30.0), number(to_s)])
+}
+
+#[test]
+fn a_line_that_was_cut_is_what_it_was() {
+    // What is sent again afterwards is no sign of a slower line, nor of one that loses.
+    for rtt_s in [0.02, 0.05, 0.1] {
+        for cut_s in [0.5, 2.0, 8.0] {
+            for seed in SEEDS {
+                let line = Line { rtt_s, ..Line::default() };
+                let ([ours, theirs], numbers) = after_cut(line, cut_s, seed);
+                let what = format!("{rtt_s} s, cut of {cut_s} s, seed {seed}: {ours:.2}");
+                assert!(ours >= (0.97 * theirs).min(0.97), "{what}, {theirs:.2}");
+                assert!(numbers[0] == numbers[1], "{what}, {numbers:?}");
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "a table to read"]
+fn table_of_cuts() {
+    for rtt_s in [0.02, 0.05, 0.1, 0.2] {
+        for loss in [0.0, 1e-4, 1e-3] {
+            for cut_s in [0.0, 0.5, 2.0, 8.0] {
+                let line = Line { rtt_s, loss, ..Line::default() };
+                let found = SEEDS.map(|seed| after_cut(line, cut_s, seed));
+                println!("{rtt_s} s, loss {loss:.0e}, cut of {cut_s} s: {found:.2?}");
+            }
+        }
+    }
+}
+
 #[test]
 #[ignore = "a table to read"]
 fn table_of_starts() {
@@ -356,7 +407,7 @@ fn table_of_seeds() {
 }
 
 /// One run to look at: `TRACE=1 CASE="rtt_ms queue to_s" … one_run -- --ignored --nocapture`; or
-/// `CASE` is the name of one of [`lines`], with `SEED`.
+/// `CASE` is "cut rtt_ms loss cut_s", or the name of one of [`lines`], with `SEED`.
 #[test]
 #[ignore = "a run to read"]
 fn one_run() {
@@ -364,6 +415,13 @@ fn one_run() {
     if let Some((_, scenario)) = lines().into_iter().find(|(name, _)| *name == case) {
         let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
         run(scenario, seed.unwrap_or(1), 40.0);
+        return;
+    }
+    if let Some(words) = case.strip_prefix("cut ") {
+        let n: Vec<f64> = words.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let [rtt_ms, loss, cut_s] = n[..] else { return };
+        let line = Line { rtt_s: rtt_ms / 1e3, loss, ..Line::default() };
+        run(cut(line, cut_s), 1, 60.0);
         return;
     }
     let n: Vec<f64> = case.split(' ').filter_map(|word| word.parse().ok()).collect();
