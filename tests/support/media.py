@@ -74,9 +74,15 @@ class Page:
 
 
 @contextmanager
-def serve(catalogue: Path, *options: object, within: list[object] = ()) -> Iterator[Page]:
-    """`within` are words before all programs, as of a network that they are in."""
-    log = log_path(catalogue.parent, "media", 0)
+def serve(
+    catalogue: Path | str,
+    *options: object,
+    within: list[object] = (),
+    logs: Path | None = None,
+) -> Iterator[Page]:
+    """`within` are words before all programs, as of a network that they are in. `logs` is a folder,
+    for a catalogue that is in none."""
+    log = log_path(logs or Path(catalogue).parent, "media", 0)
     words = [enkaku.binary(), "media", "serve", catalogue, "--listen", "127.0.0.1:0", *options]
     peer = Peer([*within, *words], log)
     try:

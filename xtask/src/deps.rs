@@ -80,7 +80,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("iscsi", &["block", "iscsi-proto", "path", "scsi"]),
     ("iscsi-proto", &["durability"]),
-    ("media", &["backends", "block", "files", "iscsi", "scsi", "uplink"]), // scsi: a target of its tests
+    ("media", &["backends", "block", "discovery", "files", "iscsi", "scsi", "uplink"]), // scsi: a target of its tests
     ("nbd", &["block", "durability"]),
     ("path", &[]),
     ("python", &["backends", "block", "export", "iscsi", "path"]),

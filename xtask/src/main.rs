@@ -8,6 +8,8 @@ mod deps;
 mod dist;
 mod pages;
 mod protocol;
+#[cfg(test)]
+mod schema;
 mod tidy;
 
 use std::path::Path;

@@ -22,6 +22,7 @@ use self::positions::{Positions, SECONDS_MAX};
 use self::sessions::{LIFE_S, Sessions};
 use self::shares::Linked;
 pub use self::shares::{Share, Shares};
+use crate::catalogue::Video;
 use crate::state::{Stamp, StateError, StateFolder, load, save};
 use crate::text::unix_now;
 
@@ -72,9 +73,15 @@ impl Who {
         }
     }
 
-    /// May he know of this video?
-    pub(crate) fn may_see(&self, id: &str) -> bool {
-        !matches!(self, Self::Guest { video } if video != id)
+    /// May he know of this video? One that is for some accounts is for nobody else: not for who
+    /// has a link, nor for an owner of the server.
+    pub(crate) fn may_see(&self, video: &Video) -> bool {
+        match (self, &video.visible_to) {
+            (Self::Guest { video: only }, None) => *only == video.id,
+            (_, None) => true,
+            (Self::User { name, .. }, Some(names)) => names.contains(name),
+            (_, Some(_)) => false,
+        }
     }
 }
 
@@ -430,7 +437,25 @@ mod tests {
         Accounts::new(&state).add("anna", Role::Viewer, "correct horse").unwrap();
         access.keep();
         assert_eq!(access.who(&HeaderMap::new()), None, "from now on one has to log in");
-        let guest = Who::Guest { video: "a".into() };
-        assert!(guest.may_see("a") && !guest.may_see("b") && !guest.is_owner());
+        let [one, other] = ["a", "b"].map(|path| Video::new("t".into(), "h", path));
+        let guest = Who::Guest { video: one.id.clone() };
+        assert!(guest.may_see(&one) && !guest.may_see(&other) && !guest.is_owner());
+    }
+
+    #[test]
+    fn what_is_for_some_is_for_nobody_else() {
+        let video = Video::new("t".into(), "h", "a");
+        let some = Video { visible_to: Some(vec!["anna".into()]), ..video.clone() };
+        let nobody = Video { visible_to: Some(Vec::new()), ..video.clone() };
+        let user = |name: &str, role| Who::User { name: name.into(), role };
+        let anna = user("anna", Role::Viewer);
+        assert!(anna.may_see(&video) && anna.may_see(&some) && !anna.may_see(&nobody));
+        for who in [
+            user("ben", Role::Owner),
+            Who::Anybody { is_owner: true },
+            Who::Guest { video: video.id.clone() },
+        ] {
+            assert!(who.may_see(&video) && !who.may_see(&some), "{who:?}");
+        }
     }
 }

@@ -2,11 +2,13 @@
 //! write (docs/media.md). What is in it is checked whole before anything of it counts.
 
 mod file;
+pub(crate) mod rules;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use backends::Location;
+use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use crate::text::hex;
@@ -104,6 +106,10 @@ pub struct Video {
     pub path: String,
     /// A picture, on this machine.
     pub poster: Option<PathBuf>,
+    /// A picture (JPEG), from a directory; instead of `poster`.
+    pub thumbnail: Option<Bytes>,
+    /// Accounts that may know of it, and nobody else; `None` is everybody who is let in.
+    pub visible_to: Option<Vec<String>>,
     /// Words to it.
     pub subtitles: Vec<Subtitles>,
     /// What else it is found by.
@@ -119,7 +125,7 @@ pub struct Video {
     /// Which content all that was found in.
     pub version: Option<String>,
     /// What a search looks at, in small letters.
-    found_by: String,
+    pub(crate) found_by: String,
 }
 
 impl Video {
@@ -131,6 +137,8 @@ impl Video {
             home: home.to_owned(),
             path: path.to_owned(),
             poster: None,
+            thumbnail: None,
+            visible_to: None,
             subtitles: Vec::new(),
             tags: Vec::new(),
             duration_s: None,
@@ -140,6 +148,12 @@ impl Video {
             version: None,
             found_by: String::new(),
         }
+    }
+
+    /// As one of a home, which makes its identifier.
+    pub(crate) fn of_home(self, home: &str) -> Self {
+        let id = id(home, &self.path);
+        Self { id, home: home.to_owned(), ..self }.with_search_text()
     }
 
     /// With what a search looks at, which is made of all the rest.

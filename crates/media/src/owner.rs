@@ -20,7 +20,8 @@ use crate::told;
 /// What his page shows.
 pub(crate) fn seen(app: &App, who: &Who) -> Value {
     let stock = app.shelf.stock();
-    let title = |id: &str| stock.catalogue.video(id).map(|video| video.title.clone());
+    let video = |id: &str| stock.catalogue.video(id).filter(|video| who.may_see(video));
+    let title = |id: &str| video(id).map(|video| video.title.clone());
     let watching = app.watchers.seen().into_iter().map(|one| {
         json!({
             "name": one.stream.name,
@@ -63,14 +64,17 @@ struct Link {
 }
 
 /// Does what he asks for.
-pub(crate) async fn done(app: &Arc<App>, what: &str, body: &[u8]) -> Answer {
+pub(crate) async fn done(app: &Arc<App>, who: &Who, what: &str, body: &[u8]) -> Answer {
     let answer = match what {
         "unplug" => match read::<Home>(body) {
             Ok(asked) => return unplug(app, asked.home).await,
             Err(answer) => Err(answer),
         },
         "back" => written(app, body, |app, asked: Home| take_back(app, &asked.home)).await,
-        "share" => written(app, body, |app, asked: Share| share(app, &asked)).await,
+        "share" => {
+            let who = who.clone();
+            written(app, body, move |app, asked: Share| share(app, &who, &asked)).await
+        }
         "unshare" => written(app, body, |app, asked: Link| unshare(app, &asked.link)).await,
         _ => Ok(nothing()),
     };
@@ -81,7 +85,7 @@ pub(crate) async fn done(app: &Arc<App>, what: &str, body: &[u8]) -> Answer {
 async fn written<T: DeserializeOwned + Send + 'static>(
     app: &Arc<App>,
     body: &[u8],
-    act: fn(&App, T) -> Answer,
+    act: impl FnOnce(&App, T) -> Answer + Send + 'static,
 ) -> Result<Answer, Box<Answer>> {
     let (app, asked) = (Arc::clone(app), read::<T>(body)?);
     tokio::task::spawn_blocking(move || act(&app, asked)).await.map_err(|error| {
@@ -115,9 +119,13 @@ fn take_back(app: &App, name: &str) -> Answer {
     json(&json!({}))
 }
 
-fn share(app: &App, asked: &Share) -> Answer {
-    if app.shelf.stock().catalogue.video(&asked.video).is_none() {
-        return nothing();
+fn share(app: &App, who: &Who, asked: &Share) -> Answer {
+    let stock = app.shelf.stock();
+    let video = stock.catalogue.video(&asked.video).filter(|video| who.may_see(video));
+    let Some(video) = video else { return nothing() };
+    if video.visible_to.is_some() {
+        let why = "it is for some accounts, and a link has none";
+        return text(StatusCode::BAD_REQUEST, why);
     }
     with_shares(app, |shares| {
         let (link, token) = shares.add(&asked.video, Duration::from_secs(asked.time_s))?;

@@ -4,6 +4,7 @@
 mod edit;
 mod find;
 mod probe;
+mod seed;
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,6 +18,7 @@ use self::edit::{Edit, Entry};
 use self::find::{Candidate, find};
 pub use self::probe::ProbeError;
 use self::probe::{Found, picture, probe};
+pub(crate) use self::seed::seed;
 use crate::catalogue::{Catalogue, CatalogueError, HomeSpec, Video};
 use crate::home::{Home, Opening};
 use crate::lease::{Lease, Missing};

@@ -176,7 +176,7 @@ async fn route(app: &App, asked: &Asked<'_>, path: &str) -> Answer {
     match parts(path)[..] {
         ["video", id, _] => video(app, asked, id).await,
         ["poster", id] => match app.shelf.stock().catalogue.video(id) {
-            Some(video) if asked.who.may_see(id) => poster(video).await,
+            Some(video) if asked.who.may_see(video) => poster(video).await,
             _ => nothing(),
         },
         ["subtitles", id, name] => subtitles(app, asked, id, name).await,
@@ -254,7 +254,7 @@ impl App {
 
 async fn video(app: &App, asked: &Asked<'_>, id: &str) -> Answer {
     let stock = app.shelf.stock();
-    let found = stock.catalogue.video(id).filter(|_| asked.who.may_see(id));
+    let found = stock.catalogue.video(id).filter(|video| asked.who.may_see(video));
     let Some(video) = found else { return nothing() };
     let (lease, place) = match app.enter(&stock, video).await {
         Ok(entered) => entered,
@@ -290,7 +290,7 @@ async fn video(app: &App, asked: &Asked<'_>, id: &str) -> Answer {
 async fn subtitles(app: &App, asked: &Asked<'_>, id: &str, name: &str) -> Answer {
     let stock = app.shelf.stock();
     let number = name.strip_suffix(".vtt").and_then(|number| number.parse::<usize>().ok());
-    let found = stock.catalogue.video(id).filter(|_| asked.who.may_see(id));
+    let found = stock.catalogue.video(id).filter(|video| asked.who.may_see(video));
     let Some(video) = found else { return nothing() };
     let Some(one) = number.and_then(|number| video.subtitles.get(number)) else { return nothing() };
     let (lease, _place) = match app.enter(&stock, video).await {
@@ -303,8 +303,11 @@ async fn subtitles(app: &App, asked: &Asked<'_>, id: &str, name: &str) -> Answer
     }
 }
 
-/// A picture of this machine.
+/// A picture, of the catalogue itself or of this machine.
 async fn poster(video: &Video) -> Answer {
+    if let Some(picture) = &video.thumbnail {
+        return content(picture.clone(), "image/jpeg", "private, max-age=300");
+    }
     let Some(path) = &video.poster else { return nothing() };
     let read = async {
         // A pipe of that name would be waited for for ever.

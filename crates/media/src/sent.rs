@@ -54,7 +54,7 @@ where
             answer
         }
         (&Method::POST, path) => match path.strip_prefix("/api/owner/") {
-            Some(what) if who.is_owner() => owner::done(app, what, &body).await,
+            Some(what) if who.is_owner() => owner::done(app, &who, what, &body).await,
             Some(_) => text(StatusCode::FORBIDDEN, "this is for owners"),
             None => nothing(),
         },
@@ -132,7 +132,7 @@ fn position(app: &App, who: &Who, id: &str, body: &[u8]) -> Answer {
     let Who::User { name, .. } = who else {
         return text(StatusCode::NOT_FOUND, "without accounts, a browser remembers it itself");
     };
-    if app.shelf.stock().catalogue.video(id).is_none() {
+    if !app.shelf.stock().catalogue.video(id).is_some_and(|video| who.may_see(video)) {
         return nothing();
     }
     match read::<Position>(body) {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use discovery::ldap::LdapError;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -16,6 +17,7 @@ use uplink::server::Listener;
 use crate::access::{Access, Who};
 use crate::catalogue::{Catalogue, CatalogueError};
 use crate::conversation::Conversation;
+use crate::directory::{Follower, Source};
 use crate::home::Opening;
 use crate::route::{App, WAITING_MAX};
 use crate::shelf::Shelf;
@@ -73,6 +75,21 @@ pub enum Admission {
     Accounts(StateFolder),
 }
 
+/// Where the catalogue is.
+#[derive(Clone, Debug)]
+pub enum Origin {
+    /// In a file.
+    File(PathBuf),
+    /// In a directory.
+    Directory(Box<Source>),
+}
+
+impl From<PathBuf> for Origin {
+    fn from(file: PathBuf) -> Self {
+        Self::File(file)
+    }
+}
+
 impl Config {
     /// Defaults: a household, or a club.
     pub fn new(listen: SocketAddr, opening: Opening) -> Self {
@@ -99,6 +116,9 @@ pub enum ServerError {
     /// The catalogue cannot be used.
     #[error(transparent)]
     Catalogue(#[from] CatalogueError),
+    /// The directory with the catalogue cannot be read.
+    #[error(transparent)]
+    Directory(#[from] LdapError),
     /// The address cannot be had.
     #[error("cannot listen on {address}: {source}")]
     Listen {
@@ -126,14 +146,19 @@ pub struct Server {
     config: Config,
     /// Where homes call.
     calls: Option<Listener>,
+    /// Who reads the catalogue, if it is in a directory.
+    follower: Option<Follower>,
 }
 
 impl Server {
-    /// Serves the catalogue in a file, and what becomes of it.
+    /// Serves the catalogue in a file or a directory, and what becomes of it.
     ///
     /// # Errors
     /// [`ServerError`].
-    pub async fn bind(mut config: Config, catalogue: PathBuf) -> Result<Self, ServerError> {
+    pub async fn bind(
+        mut config: Config,
+        catalogue: impl Into<Origin>,
+    ) -> Result<Self, ServerError> {
         let (door, calls) = match &config.uplink {
             Some((address, folder)) => {
                 let (door, calls) = Door::open(folder, *address).await?;
@@ -142,11 +167,18 @@ impl Server {
             None => (None, None),
         };
         config.opening.uplinks = door.as_ref().map(Door::uplinks);
-        let mut shelf = Shelf::load(catalogue, config.opening.clone())?;
+        let opening = config.opening.clone();
+        let (mut shelf, follower) = match catalogue.into() {
+            Origin::File(file) => (Shelf::load(file, opening)?, None),
+            Origin::Directory(source) => {
+                let (follower, catalogue) = Follower::start(*source).await?;
+                (Shelf::with(catalogue, opening), Some(follower))
+            }
+        };
         if let Admission::Accounts(folder) = &config.admission {
             shelf = shelf.remember_in(folder)?;
         }
-        Ok(Self { calls, ..Self::with(config, shelf, door, false).await? })
+        Ok(Self { calls, follower, ..Self::with(config, shelf, door, false).await? })
     }
 
     /// Serves the files of this catalogue to who knows their addresses, and nothing else.
@@ -181,7 +213,7 @@ impl Server {
             streams: Arc::new(Semaphore::new(config.streams_max)),
             waiting: Semaphore::new(WAITING_MAX),
         });
-        Ok(Self { listener, address, app, config, calls: None })
+        Ok(Self { listener, address, app, config, calls: None, follower: None })
     }
 
     /// Where it listens.
@@ -206,9 +238,11 @@ impl Server {
         if let Some(calls) = self.calls.take() {
             answering.spawn(calls.run());
         }
+        let follower = self.follower.take();
         tokio::select! {
             () = self.accept() => {}
             () = self.look() => {}
+            () = self.follow(follower) => {}
             () = stop => {}
         }
         // All connections are gone with `accept`.
@@ -224,6 +258,14 @@ impl Server {
             tokio::time::sleep(LOOK_EVERY).await;
             self.keep().await;
             self.app.shelf.let_go_after(self.config.idle);
+        }
+    }
+
+    /// Serves what the directory has, for as long as the server runs.
+    async fn follow(&self, follower: Option<Follower>) {
+        let Some(mut follower) = follower else { return std::future::pending().await };
+        loop {
+            self.app.shelf.replace(follower.changed().await);
         }
     }
 

@@ -93,14 +93,17 @@ impl Shelf {
             return;
         }
         match Catalogue::load(file) {
-            Ok(catalogue) => {
-                info!(videos = catalogue.videos().len(), "the catalogue has changed");
-                let away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
-                let stock = Stock::new(catalogue, &self.opening, Some(&self.stock()), &away);
-                *self.stock.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(stock);
-            }
+            Ok(catalogue) => self.replace(catalogue),
             Err(error) => warn!(%error, "the catalogue is wrong: what was there before stays"),
         }
+    }
+
+    /// Serves another catalogue from now on.
+    pub(crate) fn replace(&self, catalogue: Catalogue) {
+        info!(videos = catalogue.videos().len(), "the catalogue has changed");
+        let away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+        let stock = Stock::new(catalogue, &self.opening, Some(&self.stock()), &away);
+        *self.stock.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(stock);
     }
 
     /// Logs out where nobody has wanted anything for so long.

@@ -47,7 +47,7 @@ pub(crate) fn videos(app: &App, asked: &Asked<'_>, query: &str) -> Result<Value,
         }
     }
     let stock = app.shelf.stock();
-    let found = stock.catalogue.search(&words).filter(|video| asked.who.may_see(&video.id));
+    let found = stock.catalogue.search(&words).filter(|video| asked.who.may_see(video));
     let found: Vec<&Video> = found.collect();
     let shown = found.iter().skip(offset).take(limit);
     let shown = shown.map(|video| {
@@ -80,13 +80,14 @@ fn one(video: &Video, prefix: &str, position: Option<f64>) -> Value {
             "label": one.label,
         })
     });
+    let has_picture = video.poster.is_some() || video.thumbnail.is_some();
     json!({
         "id": id,
         "title": video.title,
         "home": video.home,
         "src": format!("{prefix}/video/{id}/video.{extension}"),
         "type": content_type(extension.as_bytes()),
-        "poster": video.poster.as_ref().map(|_| format!("{prefix}/poster/{id}")),
+        "poster": has_picture.then(|| format!("{prefix}/poster/{id}")),
         "subtitles": subtitles.collect::<Vec<_>>(),
         "tags": video.tags,
         "duration_s": video.duration_s,

@@ -34,7 +34,8 @@ pub use isns::isns;
 pub use kept::{copy_state, mirror_leg, mirror_metadata};
 pub use login::{login_initiator, login_target};
 pub use media::{
-    catalogue as media_catalogue, ranges as media_ranges, subtitles as media_subtitles,
+    catalogue as media_catalogue, entry as media_entry, ranges as media_ranges,
+    subtitles as media_subtitles,
 };
 pub use misc::{cdb, names, nbd_handshake, scsi_replies};
 pub use nbd_client::nbd_client;
@@ -75,6 +76,7 @@ pub const CASES: &[(&str, Case)] = &[
     ("isns", isns),
     ("files", files),
     ("media_catalogue", media_catalogue),
+    ("media_entry", media_entry),
     ("media_ranges", media_ranges),
     ("media_subtitles", media_subtitles),
     ("uplink", uplink),

@@ -1,9 +1,10 @@
-//! The page of videos: catalogues that anybody has edited, `Range` fields of anybody's player, and
-//! subtitles of anybody's disk.
+//! The page of videos: catalogues that anybody has edited, in a file or in a directory, `Range`
+//! fields of anybody's player, and subtitles of anybody's disk.
 
 use std::path::Path;
 
-use media::{Catalogue, Wanted, to_webvtt};
+use discovery::ldap::{Entry, dn, gate};
+use media::{Catalogue, VideoEntry, VolumeEntry, Wanted, to_webvtt};
 
 /// Bytes of a search.
 const QUERY_BYTES: usize = 64;
@@ -39,6 +40,30 @@ pub fn catalogue(data: &[u8]) {
 
 fn is_parent(component: std::path::Component<'_>) -> bool {
     component == std::path::Component::ParentDir
+}
+
+/// An entry of a directory in lines of `name:value`, whatever bytes those are: what is taken of it
+/// can be shown. The same bytes as an answer of a server, which is checked before it is used.
+pub fn entry(data: &[u8]) {
+    let _ = (gate::length(data), gate::check(data), gate::cookie(data));
+    let mut entry = Entry::default();
+    for line in data.split(|byte| *byte == b'\n') {
+        let Some(at) = line.iter().position(|byte| *byte == b':') else { continue };
+        let name = String::from_utf8_lossy(&line[..at]).to_ascii_lowercase();
+        entry.attributes.entry(name).or_default().push(line[at + 1..].to_vec());
+    }
+    if let Ok(VideoEntry { video, .. }) = VideoEntry::read(&entry) {
+        assert!(!video.title.is_empty() && !video.title.chars().any(char::is_control));
+        assert!(!video.path.contains('\0') && video.tags.len() <= 64);
+        assert!(video.duration_s.is_none_or(|seconds| seconds >= 0.0));
+        assert_eq!(video.visible_to.is_some(), !entry.values("ekvisibleto").is_empty());
+    }
+    if let Ok(volume) = VolumeEntry::read(&entry) {
+        let below = dn::below("cn", &volume.name, "dc=example");
+        assert_eq!(dn::first(&below, "cn").as_deref(), Some(volume.name.as_str()));
+    }
+    let text = String::from_utf8_lossy(data);
+    let _ = dn::first(&text, "uid");
 }
 
 /// The size of a file in eight bytes, then a `Range` field: parts are within the file, share no
@@ -79,6 +104,12 @@ pub(crate) fn seeds(case: &str) -> Vec<(&'static str, Vec<u8>)> {
             ("empty", Vec::new()),
             ("two_homes_of_one_name", [SMALL, SMALL].concat()),
         ],
+        "media_entry" => vec![
+            ("video", VIDEO.to_vec()),
+            ("volume", VOLUME.to_vec()),
+            ("both", [VIDEO, VOLUME].concat()),
+            ("result", b"\x30\x0c\x02\x01\x02\x65\x07\x0a\x01\x00\x04\x00\x04\x00".to_vec()),
+        ],
         "media_ranges" => [
             ("one", "bytes=0-499"),
             ("from", "bytes=9500-"),
@@ -118,3 +149,12 @@ tags = ["Japan", "2024"]
 duration_s = 61.5
 container = "mov"
 "#;
+
+const VIDEO: &[u8] =
+    b"cn:x\nekVolumeId:v\nekPath:/films/kyoto.mp4\nekTitle:Kyoto\nekDurationMs:61500\n\
+ekTag:Japan\nekTag:2024\nekSubtitles:{\"path\": \"/films/kyoto.en.srt\", \"language\": \"en\"}\n\
+ekVisibleTo:uid=an\\2cna+cn=x,ou=people\nekThumbnail:\xff\xd8\xff\n";
+
+const VOLUME: &[u8] =
+    b"cn: a, b \nekVolumeId:v\nekIscsiName:iqn.2026-11.org.example:films\nekLun:0\n\
+ekPortal:[2001:db8::1]:3260\nekPartition:1\nekUser:anna\n";

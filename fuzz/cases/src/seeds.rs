@@ -40,7 +40,9 @@ pub fn seeds(case: &str) -> Vec<(&'static str, Vec<u8>)> {
         "target_toml" => target_toml(),
         "isns" => crate::isns::seeds(),
         "files" => crate::files::seeds(),
-        "media_catalogue" | "media_ranges" | "media_subtitles" => crate::media::seeds(case),
+        "media_catalogue" | "media_entry" | "media_ranges" | "media_subtitles" => {
+            crate::media::seeds(case)
+        }
         "uplink" => crate::uplink::seeds(),
         "capture_file" => capture::files(),
         "capture_stream" => capture::stream(),

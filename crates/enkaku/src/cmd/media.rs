@@ -1,5 +1,6 @@
 //! `enkaku media`: videos of volumes on a page.
 
+mod directory;
 mod share;
 mod uplink;
 mod user;
@@ -11,15 +12,17 @@ use std::time::Duration;
 
 use backends::{FORMS, Location};
 use block::Device;
+use discovery::ldap::Address;
 use files::Name;
 use iscsi::initiator::{Config as IscsiConfig, Secret};
 use media::{
-    Admission, ChangeError, Config, HomeSpec, Job, Opening, Outcome, Place, Server, ServerError,
-    StateFolder, Tls, publish,
+    Admission, ChangeError, Config, DirectoryJob, HomeSpec, Job, Opening, Origin, Outcome, Place,
+    Put, Server, ServerError, StateFolder, Tls, publish, put,
 };
 use path::PolicyConfig;
 use wanlab::units;
 
+use self::directory::{SourceArgs, ToldArgs};
 use super::remote::{initiator_name, parse_location};
 use super::{Usage, complain, image, one_line, read_secret, say, socket_address, stop_signal};
 
@@ -53,9 +56,12 @@ enum Command {
 /// catalogue are seen.
 #[derive(clap::Args, Debug)]
 struct ServeArgs {
-    /// The catalogue, in TOML (docs/media.md).
+    /// The catalogue, in TOML (docs/media.md), or ldap://HOST/BASE, a directory
+    /// (docs/directory.md).
     #[arg(value_name = "CATALOGUE")]
     catalogue: PathBuf,
+    #[command(flatten)]
+    source: SourceArgs,
     /// Address to listen on, port 8080 unless given; port 0 takes a free one.
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:8080",
           value_parser = parse_listen)]
@@ -111,8 +117,10 @@ struct PublishArgs {
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<String>,
     /// The catalogue, which is made if it is not there.
-    #[arg(long, value_name = "FILE")]
-    catalogue: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "directory")]
+    catalogue: Option<PathBuf>,
+    #[command(flatten)]
+    told: ToldArgs,
     /// What viewers see as the name of the volume [default: the label of its file system].
     #[arg(long, value_name = "NAME")]
     home: Option<String>,
@@ -201,10 +209,15 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     config.streams_max = args.streams;
     config.idle = args.idle;
     let is_kept = !args.no_accounts || args.tls_self_signed || args.uplink.is_some();
+    let url = args.catalogue.to_str().filter(|_| is_directory(&args.catalogue));
     // One that is not there is told of below, and gets no folder.
-    let folder = match is_kept && args.catalogue.is_file() {
+    let folder = match is_kept && (url.is_some() || args.catalogue.is_file()) {
         true => Some(state_folder(&args.catalogue, args.state.as_deref())?),
         false => None,
+    };
+    let origin = match url {
+        Some(url) => Origin::Directory(Box::new(args.source.source(url, &args.opening)?)),
+        None => Origin::File(args.catalogue.clone()),
     };
     if let Some(folder) = folder.clone().filter(|_| !args.no_accounts) {
         config.admission = Admission::Accounts(folder);
@@ -221,7 +234,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     .map_err(|error| Usage::error(error.to_string()))?;
     let tls = config.tls.clone();
     let catalogue = args.catalogue.display().to_string();
-    let server = Server::bind(config, args.catalogue).await.map_err(|error| match error {
+    let server = Server::bind(config, origin).await.map_err(|error| match error {
         error @ ServerError::NoAccounts(_) => Usage::error(format!(
             "{error}: enkaku media user add NAME --catalogue {catalogue}, or say --no-accounts"
         )),
@@ -282,8 +295,17 @@ fn own_names(config: &Config) -> Vec<String> {
     names
 }
 
+/// Is the catalogue in a directory?
+fn is_directory(catalogue: &Path) -> bool {
+    catalogue.to_str().is_some_and(Address::is_meant)
+}
+
 /// The folder of a catalogue's server.
 fn state_folder(catalogue: &Path, folder: Option<&Path>) -> anyhow::Result<StateFolder> {
+    if is_directory(catalogue) && folder.is_none() {
+        let why = "a catalogue in a directory has no folder beside it: --state FOLDER";
+        return Err(Usage::error(why));
+    }
     let path = folder.map_or_else(|| StateFolder::of(catalogue), Path::to_owned);
     StateFolder::open(&path)
         .map_err(|error| Usage::error(format!("{error} (another folder: --state FOLDER)")))
@@ -300,7 +322,7 @@ fn told(error: ChangeError) -> anyhow::Error {
 impl StateArgs {
     fn folder(&self) -> anyhow::Result<StateFolder> {
         // A mistyped name would get accounts that nobody serves.
-        if !self.catalogue.is_file() {
+        if !is_directory(&self.catalogue) && !self.catalogue.is_file() {
             let shown = self.catalogue.display();
             return Err(Usage::error(format!("there is no catalogue {shown}")));
         }
@@ -327,6 +349,15 @@ async fn publish_all(args: PublishArgs) -> anyhow::Result<ExitCode> {
         return Err(Usage::error(why));
     }
     let password_file = args.password_file.map(std::path::absolute).transpose()?;
+    // Where only the directory keeps it, a file is there for this time.
+    let once = args.catalogue.is_none().then(tempfile::tempdir).transpose()?;
+    let of_once = once.as_ref().map(|folder| folder.path().join("catalogue.toml"));
+    let is_seeded = of_once.is_some();
+    let told = &args.told;
+    let directory = told.directory.as_ref().map(|url| -> anyhow::Result<_> {
+        Ok((told.client(url)?, told.volume(&place, args.partition)?))
+    });
+    let directory = directory.transpose()?;
     let job = Job {
         home: HomeSpec {
             name: args.home.unwrap_or_default(),
@@ -337,32 +368,78 @@ async fn publish_all(args: PublishArgs) -> anyhow::Result<ExitCode> {
         },
         paths: args.paths,
         tags: args.tag,
-        catalogue: args.catalogue,
+        catalogue: args.catalogue.or(of_once).unwrap_or_default(),
         opening,
     };
-    let (mut published, mut same, mut left_out) = (0, 0, 0);
-    publish(job, |path, outcome| {
+    let mut count = Count::default();
+    let tell = |path: &str, outcome: &Outcome| count.tell(path, outcome);
+    let put = match directory {
+        None => {
+            publish(job, tell).await?;
+            None
+        }
+        Some((directory, volume)) => {
+            let work = DirectoryJob { job, is_seeded, volume };
+            Some(put(&directory, work, tell).await?)
+        }
+    };
+    let Count { published, same, left_out } = count;
+    say(format_args!("published {published}, unchanged {same}, left out {left_out}"))?;
+    let is_refused = put.as_ref().is_some_and(|put| !put.refused.is_empty());
+    if let Some(put) = put {
+        tell_of(&put)?;
+    }
+    Ok(ExitCode::from(u8::from(left_out > 0 || is_refused)))
+}
+
+/// Files by what has become of them.
+#[derive(Default)]
+struct Count {
+    published: usize,
+    same: usize,
+    left_out: usize,
+}
+
+impl Count {
+    fn tell(&mut self, path: &str, outcome: &Outcome) {
         let path = Name::from(path);
         match outcome {
-            Outcome::Published => published += 1,
-            Outcome::Same => same += 1,
+            Outcome::Published => self.published += 1,
+            Outcome::Same => self.same += 1,
             Outcome::WithoutPicture(why) => {
-                published += 1;
+                self.published += 1;
                 complain(&format!("warning: {path}: no picture: {why}"));
             }
             Outcome::LeftOut(why) => {
-                left_out += 1;
+                self.left_out += 1;
                 complain(&format!("{path}: left out: {why}"));
             }
             _ => {}
         }
-    })
-    .await?;
-    say(format_args!("published {published}, unchanged {same}, left out {left_out}"))?;
-    Ok(ExitCode::from(u8::from(left_out > 0)))
+    }
+}
+
+/// Says what has become of a directory's entries.
+fn tell_of(put: &Put) -> anyhow::Result<()> {
+    for (_, why) in &put.refused {
+        complain(why);
+    }
+    let Put { added, changed, removed, same, refused, time, .. } = put;
+    let (refused, seconds) = (refused.len(), time.as_secs_f64());
+    say(format_args!(
+        "directory: added {added}, changed {changed}, removed {removed}, unchanged {same}, \
+         refused {refused}, in {seconds:.1} s"
+    ))
 }
 
 impl OpeningArgs {
+    fn initiator_name(&self) -> anyhow::Result<String> {
+        match &self.initiator_name {
+            Some(name) => initiator_name(name),
+            None => Ok(IscsiConfig::default().initiator_name),
+        }
+    }
+
     fn opening(&self) -> anyhow::Result<Opening> {
         let mut iscsi = IscsiConfig::default()
             .policy(PolicyConfig::default())
@@ -370,9 +447,7 @@ impl OpeningArgs {
         // Viewers seek, and what was on its way for the place before takes the line.
         iscsi.aborts_reads = true;
         let mut config = backends::Config { iscsi, ..Default::default() };
-        if let Some(name) = &self.initiator_name {
-            config.iscsi.initiator_name = initiator_name(name)?;
-        }
+        config.iscsi.initiator_name = self.initiator_name()?;
         config.nbd.read_only = true;
         config.nbd.replacement_timeout = REPLACEMENT_TIMEOUT;
         Ok(Opening { volumes: config, path: open_path, secret, uplinks: None })

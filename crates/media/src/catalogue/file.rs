@@ -7,17 +7,11 @@ use backends::Location;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::rules::{self, SUBTITLES_MAX, TAGS_MAX};
 use super::{Catalogue, CatalogueError, HOMES_MAX, HomeSpec, Place, Subtitles, VIDEOS_MAX, Video};
 use crate::text::extension;
 use crate::uplinks::{NAME_RULE, is_name};
 
-/// Characters of a name or title: what a page can show.
-const NAME_CHARS_MAX: usize = 300;
-/// Bytes of a path on a volume: Linux' own limit, which [`files`] has, too.
-const PATH_BYTES_MAX: usize = files::limits::PATH_BYTES_MAX;
-/// Tags and subtitles of one video.
-const TAGS_MAX: usize = 64;
-const SUBTITLES_MAX: usize = 64;
 /// Pictures that browsers show.
 const PICTURES: &[&str] = &["jpg", "jpeg", "png", "webp"];
 
@@ -213,44 +207,26 @@ impl Checker<'_> {
     fn subtitles(&self, entry: SubtitlesEntry) -> Checked<Subtitles> {
         let at = entry.path.span().start;
         let path = self.volume_path(entry.path)?;
-        if !matches!(extension(&path).as_deref(), Some("srt" | "vtt")) {
-            return Err(self.wrong(at, format!("subtitles {path:?}: .srt and .vtt are allowed")));
+        rules::subtitles(&path).map_err(|problem| self.wrong(at, problem))?;
+        if let Some(language) = &entry.language {
+            let at = language.span().start;
+            rules::language(language.get_ref()).map_err(|problem| self.wrong(at, problem))?;
         }
-        let language = match entry.language {
-            Some(language) => {
-                let text = language.get_ref();
-                let is_tag = (1..=35).contains(&text.len())
-                    && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-                if !is_tag {
-                    let problem = format!("language {text:?}: such as en or pt-BR is allowed");
-                    return Err(self.wrong(language.span().start, problem));
-                }
-                Some(language.into_inner())
-            }
-            None => None,
-        };
+        let language = entry.language.map(Spanned::into_inner);
         let label = entry.label.map(|label| self.name(label, "label")).transpose()?;
         Ok(Subtitles { path, language, label })
     }
 
     /// A text that is shown.
     fn name(&self, text: Spanned<String>, what: &str) -> Checked<String> {
-        let length = text.get_ref().chars().count();
-        let is_plain = !text.get_ref().chars().any(char::is_control);
-        if !(1..=NAME_CHARS_MAX).contains(&length) || !is_plain {
-            let problem =
-                format!("{what}: 1 to {NAME_CHARS_MAX} characters without control characters");
-            return Err(self.wrong(text.span().start, problem));
-        }
+        let at = text.span().start;
+        rules::name(text.get_ref(), what).map_err(|problem| self.wrong(at, problem))?;
         Ok(text.into_inner())
     }
 
     fn volume_path(&self, path: Spanned<String>) -> Checked<String> {
-        let text = path.get_ref();
-        if text.is_empty() || text.len() > PATH_BYTES_MAX || text.contains('\0') {
-            let problem = format!("path: 1 to {PATH_BYTES_MAX} bytes, none of them 0, are allowed");
-            return Err(self.wrong(path.span().start, problem));
-        }
+        let at = path.span().start;
+        rules::path(path.get_ref()).map_err(|problem| self.wrong(at, problem))?;
         Ok(path.into_inner())
     }
 

@@ -45,7 +45,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         shares.remove(id).map_err(told)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let catalogue = Catalogue::load(&args.state.catalogue);
+    if super::is_directory(&args.state.catalogue) && !args.list {
+        let why = "the catalogue is in a directory: an owner's page makes links (/owner)";
+        return Err(Usage::error(why));
+    }
+    let catalogue = match super::is_directory(&args.state.catalogue) {
+        true => Ok(Catalogue::default()), // titles are the server's to know
+        false => Catalogue::load(&args.state.catalogue),
+    };
     let catalogue = catalogue.map_err(|error| Usage::error(error.to_string()))?;
     let (Some(wanted), Some(time)) = (&args.video, args.time) else {
         for (id, share) in shares.list().map_err(told)? {
