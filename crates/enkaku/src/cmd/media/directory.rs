@@ -62,7 +62,8 @@ pub(super) struct ToldArgs {
     pub(super) directory: Option<String>,
     #[command(flatten)]
     access: DirectoryArgs,
-    /// How a server reaches the volume, as iscsi://[USER@]HOST[:PORT]/IQN/LUN [default: VOLUME].
+    /// How a server reaches the volume: iscsi://HOST/IQN/LUN, with USER@ and :PORT where they are
+    /// needed [default: VOLUME].
     #[arg(long = "as", value_name = "URL", value_parser = parse_volume, requires = "directory")]
     as_volume: Option<Place>,
     /// The volume's host calls the server: its name there (enkaku media uplink).
