@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import filesystems as fs
+from support.certificates import certificate
 from support.media import Page, serve, wait_for
 
 from enkaku_lab.peers import Target, enkaku, isns, need, slapd
@@ -249,18 +250,6 @@ def test_what_is_wrong_is_told(directory: Slapd, tmp_path: Path):
     assert code == 1 and "StartTLS" in told, told
     done = enkaku.command("media", "serve", directory.url, check=False)
     assert done.code == 2 and "--state FOLDER" in done.stderr
-
-
-def certificate(folder: Path, name: str, ca: tuple[Path, Path] | None = None) -> tuple[Path, Path]:
-    """A certificate that may vouch for others, or one for 127.0.0.1 that `ca` vouches for; and its key."""
-    files = folder / f"{name}.crt", folder / f"{name}.key"
-    words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    words += ["-days", "2", "-subj", f"/CN={name}", "-out", files[0], "-keyout", files[1]]
-    if ca:
-        words += ["-CA", ca[0], "-CAkey", ca[1], "-addext", "subjectAltName=IP:127.0.0.1"]
-        words += ["-addext", "basicConstraints=CA:FALSE"]
-    run([need("openssl"), *words])
-    return files
 
 
 @pytest.mark.needs("openssl")

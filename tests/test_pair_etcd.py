@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from conftest import MIB
+from support.certificates import certificate
 from support.faulty_volume import until
 from support.pair import pair_of
 from support.pair_host import (
@@ -22,9 +23,8 @@ from support.pair_host import (
     write,
 )
 
-from enkaku_lab.peers import etcd, nbd, need
+from enkaku_lab.peers import etcd, nbd
 from enkaku_lab.peers.libiscsi_session import Session
-from enkaku_lab.process import run
 
 PREFIX = "site/enkaku"
 REFUSED = "closed|reset|BadCertificate|CertificateRequired"
@@ -41,19 +41,10 @@ def volume(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> etcd.Certificates:
-    """One for the members and for us: of both uses, for this machine's address. No common name, which
-    etcd would take for a user's."""
+    """One for the members and for us."""
     folder = tmp_path_factory.mktemp("tls")
-    ca, ca_key, key, asked, cert = (folder / name for name in ("ca.pem", "ca.key", "key.pem", "csr", "cert.pem"))
-    openssl = need("openssl")
-    new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    run([openssl, "req", "-x509", *new_key, "-keyout", ca_key, "-out", ca, "-days", "30", "-subj", "/O=authority"])
-    run([openssl, "req", *new_key, "-keyout", key, "-out", asked, "-subj", "/O=member"])
-    more = folder / "extensions"
-    more.write_text("subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n")
-    signed = ["-CA", ca, "-CAkey", ca_key, "-CAcreateserial", "-days", "30", "-extfile", more]
-    run([openssl, "x509", "-req", "-in", asked, "-out", cert, *signed])
-    return etcd.Certificates(ca, cert, key)
+    authority = certificate(folder, "authority")
+    return etcd.Certificates(authority[0], *certificate(folder, "member", authority))
 
 
 def hold(host: Session, key: int = 0x11) -> None:

@@ -1,5 +1,4 @@
-//! [`Url`]: members of etcd, and what our keys begin with:
-//! `etcd://HOST[:PORT][,HOST[:PORT]…]/PREFIX[?ca=FILE&cert=FILE&key=FILE&user=NAME&password_file=FILE]`.
+//! [`Url`]: members of etcd, and what our keys begin with, in the form of [`FORMS`].
 //!
 //! Values of parameters and the prefix are percent-encoded where their characters mean something
 //! here (RFC 3986 §2.1).

@@ -43,7 +43,7 @@ pub(crate) struct Compare {
     target: i32,
     #[prost(bytes = "vec", tag = "3")]
     key: Vec<u8>,
-    /// Of a `oneof`, so that a zero is sent as well.
+    /// A member of `target_union`, a `oneof`: zero is a value there, and has to be sent.
     #[prost(int64, optional, tag = "6")]
     mod_revision: Option<i64>,
 }
@@ -55,7 +55,7 @@ impl Compare {
     }
 }
 
-/// Of its `oneof` only `request_put`.
+/// One operation of a transaction; of the kinds there are, only `request_put`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct RequestOp {
     #[prost(message, optional, tag = "2")]
@@ -80,7 +80,7 @@ pub(crate) struct TxnResponse {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct ResponseHeader {
-    /// Of the whole store, when this was answered.
+    /// The revision of the whole store at the time of the answer.
     #[prost(int64, tag = "3")]
     pub(crate) revision: i64,
 }

@@ -43,7 +43,7 @@ pub(crate) struct Follower {
     portals: HashMap<String, String>,
     /// It did not answer when it was last asked.
     is_away: bool,
-    /// The same of iSNS.
+    /// The iSNS server did not answer when it was last asked.
     is_isns_away: bool,
 }
 

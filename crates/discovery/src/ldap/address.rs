@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-/// Of names of entries, what a URL shows as it is.
+/// Characters of an entry's name that stand in a URL unencoded.
 const PLAIN: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'=').remove(b',').remove(b'-').remove(b'.').remove(b'_').remove(b'+');
 

@@ -348,7 +348,7 @@ fn accepted(server: &str, what: &str, result: LdapResult) -> Result<LdapResult, 
     if result.rc == 0 {
         return Ok(result);
     }
-    let text: String = result.text.chars().filter(|char| !char.is_control()).take(200).collect();
+    let text = gate::shown(&result.text);
     let why = match result.rc {
         4 | 11 => {
             "it hands out fewer entries than there are: raise its limit for us (olcSizeLimit)"
@@ -428,8 +428,8 @@ async fn answers(
                     }
                     Message::Entry => {}
                     Message::Result { id: 0, text, .. } => {
-                        let text: String = text.chars().filter(|char| !char.is_control()).collect();
-                        return Err(nonsense(&format!("it ends the connection: {text:.200}")));
+                        let text = gate::shown(text);
+                        return Err(nonsense(&format!("it ends the connection: {text}")));
                     }
                     Message::Result { .. } => page = 0,
                 }

@@ -68,8 +68,7 @@ async fn start_tls(stream: &mut TcpStream) -> io::Result<()> {
     match gate::check(&answer[..len]).map_err(wrong)? {
         Message::Result { id: 1, code: 0, .. } => Ok(()),
         Message::Result { code, text, .. } => {
-            let text: String = text.chars().filter(|char| !char.is_control()).take(200).collect();
-            Err(wrong(&format!("it refuses: result {code} {text}")))
+            Err(wrong(&format!("it refuses: result {code} {}", gate::shown(text))))
         }
         _ => Err(wrong("an answer that is none")),
     }

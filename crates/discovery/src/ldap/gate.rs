@@ -16,7 +16,8 @@ const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const CONTROLS: u8 = 0xa0;
 const REFERRAL: u8 = 0xa3;
-/// Of a bind, an extended response, and a cookie: texts and bytes whose tags are their place.
+/// Optional parts of a bind response and an extended response (RFC 4511 §4.2.2, §4.12), told apart
+/// by their tags.
 const CREDENTIALS: u8 = 0x87;
 const RESPONSE_NAME: u8 = 0x8a;
 const RESPONSE_VALUE: u8 = 0x8b;
@@ -161,6 +162,14 @@ pub fn cookie(value: &[u8]) -> Result<&[u8], Wrong> {
     let mut parts = Reader(outside.next(SEQUENCE)?);
     parts.next(INTEGER)?;
     parts.next(OCTETS)
+}
+
+/// Characters that are shown of what a server says.
+const SHOWN_MAX: usize = 200;
+
+/// A server's own words as they may be shown: short, and without characters that a terminal obeys.
+pub(super) fn shown(text: &str) -> String {
+    text.chars().filter(|char| !char.is_control()).take(SHOWN_MAX).collect()
 }
 
 /// What is left of a sequence.
