@@ -4,11 +4,12 @@ use std::error::Error as _;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use prost::Message;
 use tokio::runtime::Runtime;
+use tokio::sync::Mutex;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
@@ -32,6 +33,13 @@ const QUESTION_TIME: Duration = Duration::from_millis(500);
 
 /// How long it may take for a change, which is not given to another one: it may be carried out yet.
 const CHANGE_TIME: Duration = Duration::from_secs(3);
+
+/// How long it may take to log in: it compares passwords slowly on purpose, and whoever gives up
+/// and asks again gives it more of that to do.
+const LOGIN_TIME: Duration = Duration::from_secs(3);
+
+/// How long we wait for the first answer: machines that have just started are busy.
+const FIRST_TIME: Duration = Duration::from_secs(10);
 
 /// A connection on which nothing comes is asked for life so often: etcd ends those that ask more
 /// often than every 5 s.
@@ -133,6 +141,7 @@ struct Member {
 struct Login {
     user: String,
     password: Zeroizing<String>,
+    /// Held while we log in: members compare passwords slowly on purpose, and once is enough.
     token: Mutex<Option<MetadataValue<Ascii>>>,
 }
 
@@ -144,7 +153,8 @@ pub struct Key {
 }
 
 impl Etcd {
-    /// Connects, and asks once. May block. `password` is that of the URL's user, if it names one.
+    /// Connects, and asks until there is an answer. May block, for some 10 s. `password` is that of
+    /// the URL's user, if it names one.
     ///
     /// # Errors
     /// A file cannot be used, no member answers, or they refuse us.
@@ -164,8 +174,14 @@ impl Etcd {
         let current = AtomicUsize::new(0);
         let cluster = Arc::new(Cluster { url: url.clone(), members, current, login });
         let etcd = Self { cluster, thread: Arc::new(thread) };
-        let asked = etcd.key("").load();
-        asked.map(|_| etcd).map_err(unusable)
+        let begin = Instant::now();
+        loop {
+            match etcd.key("").load() {
+                Ok(_) => return Ok(etcd),
+                Err(error) if is_late(&error) && begin.elapsed() < FIRST_TIME => {}
+                Err(error) => return Err(unusable(error)),
+            }
+        }
     }
 
     /// The key `PREFIX/name`.
@@ -178,7 +194,8 @@ impl Etcd {
 
 impl Key {
     /// The value, and the revision that changed it last, which grows with every change; `None` if
-    /// the key is not there. May block, for half a second by member.
+    /// the key is not there. May block, for half a second by member, and for 3 s
+    /// more where it has to log in.
     ///
     /// # Errors
     /// No member answers, or they refuse us.
@@ -195,7 +212,8 @@ impl Key {
     }
 
     /// Replaces what was changed last in this revision (0: is not there), and tells the revision
-    /// of that; `None` if it was changed by somebody else. May block, for 3 s.
+    /// of that; `None` if it was changed by somebody else. May block, for 3 s, and for 3 s
+    /// more where it has to log in.
     ///
     /// # Errors
     /// It is not known whether it was replaced; or the value is longer than [`VALUE_LEN_MAX`].
@@ -276,23 +294,25 @@ impl Cluster {
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
     {
-        let call = async {
-            let Some(login) = &self.login else {
-                return member.call(method, message.clone(), None).await;
-            };
-            let token = login.token(member).await?;
-            match member.call(method, message.clone(), Some(token)).await {
-                Err(status) if is_about_token(&status) => {
-                    login.forget();
-                    let token = login.token(member).await?;
-                    member.call(method, message.clone(), Some(token)).await
-                }
-                answer => answer,
+        let call = |token| within(limit, member.call(method, message.clone(), token));
+        let Some(login) = &self.login else { return call(None).await };
+        let token = within(LOGIN_TIME, login.token(member, None)).await?;
+        match call(Some(token.clone())).await {
+            Err(status) if is_about_token(&status) => {
+                let token = within(LOGIN_TIME, login.token(member, Some(token))).await?;
+                call(Some(token)).await
             }
-        };
-        let late = |_| Err(Status::deadline_exceeded(format!("no answer within {limit:?}")));
-        tokio::time::timeout(limit, call).await.unwrap_or_else(late)
+            answer => answer,
+        }
     }
+}
+
+async fn within<T>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
+    let late = |_| Err(Status::deadline_exceeded(format!("no answer within {limit:?}")));
+    tokio::time::timeout(limit, work).await.unwrap_or_else(late)
 }
 
 impl Member {
@@ -320,23 +340,29 @@ impl Member {
 }
 
 impl Login {
-    async fn token(&self, member: &Member) -> Result<MetadataValue<Ascii>, Status> {
-        let known = self.token.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(token) = known {
-            return Ok(token);
+    /// One that is not `refused`. Of many calls whose token has become old at once, the first logs
+    /// in and the others take what it was given.
+    async fn token(
+        &self,
+        member: &Member,
+        refused: Option<MetadataValue<Ascii>>,
+    ) -> Result<MetadataValue<Ascii>, Status> {
+        let mut known = self.token.lock().await;
+        if let Some(token) = known.as_ref().filter(|&token| refused.as_ref() != Some(token)) {
+            return Ok(token.clone());
         }
         let request =
             AuthenticateRequest { name: self.user.clone(), password: self.password.to_string() };
         let answer: AuthenticateResponse = member.call(AUTHENTICATE, request, None).await?;
         let token = MetadataValue::try_from(answer.token);
         let token = token.map_err(|_| Status::internal("a token that is none"))?;
-        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token.clone());
+        *known = Some(token.clone());
         Ok(token)
     }
+}
 
-    fn forget(&self) {
-        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
+fn is_late(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::TimedOut
 }
 
 /// Does the member not know the token? Its words are those of `rpctypes/error.go`, whose codes
