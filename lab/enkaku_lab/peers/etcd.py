@@ -14,6 +14,12 @@ from enkaku_lab.process import Completed, Peer, free_port, run
 PROGRAMS = ("etcd", "etcdctl")
 """What has to be installed: Debian's etcd-server and etcd-client."""
 
+PROBE_S = 3
+"""How long a question may take whose answer is that a member is well, or is not."""
+
+CHANGE_S = 60
+"""How long a change may take: a member writes it to its disk, which others may keep busy."""
+
 
 @dataclass(frozen=True)
 class Certificates:
@@ -50,7 +56,7 @@ class Cluster:
             member.wait_until(lambda at=number: self.is_well(at), "does not get well")
 
     def is_well(self, at: int) -> bool:
-        return self.ctl("endpoint", "health", at=at, check=False).code == 0
+        return self._probe(at, "health").code == 0
 
     def url(self, prefix: str, **parameters: object) -> str:
         """For `shared`, with all members."""
@@ -60,19 +66,28 @@ class Cluster:
         query = "&".join(f"{name}={value}" for name, value in parameters.items())
         return f"etcd://{hosts}/{prefix}" + (f"?{query}" if query else "")
 
-    def ctl(self, *words: object, at: int | None = None, check: bool = True) -> Completed:
-        """`etcdctl WORDS`, of one member or of any of them."""
-        ports = self.clients if at is None else [self.clients[at]]
-        argv = [need("etcdctl"), "--command-timeout", "3s", "--endpoints"]
-        argv.append(",".join(f"{self.scheme}://127.0.0.1:{port}" for port in ports))
+    def ctl(self, *words: object) -> Completed:
+        """`etcdctl WORDS` of any of the members: a change, which is waited for."""
+        return run([*self._etcdctl(self.clients, CHANGE_S), *words])
+
+    def _probe(self, at: int, *words: object) -> Completed:
+        """`etcdctl endpoint WORDS` of one member, which may not be well."""
+        argv = self._etcdctl([self.clients[at]], PROBE_S)
+        return run([*argv, "endpoint", *words], check=False)
+
+    def _etcdctl(self, ports: list[int], patience_s: int) -> list[object]:
+        # A login counts as a part of dialing.
+        argv: list[object] = [need("etcdctl"), "--dial-timeout", f"{patience_s}s"]
+        argv += ["--command-timeout", f"{patience_s}s"]
+        argv += ["--endpoints", ",".join(f"{self.scheme}://127.0.0.1:{port}" for port in ports)]
         if self.tls:
             argv += ["--cacert", self.tls.ca, "--cert", self.tls.cert, "--key", self.tls.key]
-        return run([*argv, *words], check=check)
+        return argv
 
     def leader(self) -> int:
         """Which member the others follow."""
         for number in range(len(self.members)):
-            told = self.ctl("endpoint", "status", "-w", "json", at=number, check=False)
+            told = self._probe(number, "status", "-w", "json")
             if told.code == 0:
                 (status,) = (one["Status"] for one in json.loads(told.stdout))
                 if status["leader"] == status["header"]["member_id"]:
