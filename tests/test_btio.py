@@ -25,6 +25,13 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return btio.build(tmp_path_factory.mktemp("btio"))
 
 
+def test_nodes_find_what_was_built_in_a_relative_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert btio.build(Path("out")) == tmp_path / "out" / "btio"
+
+
 @pytest.fixture(scope="module")
 def written(program: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
     """A file of class S, by one rank, and what the run said."""

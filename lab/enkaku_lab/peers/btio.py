@@ -54,13 +54,15 @@ class Done:
 
 
 def build(folder: Path) -> Path:
-    """The program, made in a folder; `mixed` is beside it."""
+    """The program, made in a folder; `mixed` is beside it. The path is absolute: mpirun starts it on
+    nodes, whose agents have working directories of their own."""
     if reason := openmpi.missing():
         raise LabError(reason)
     if not SOURCES.is_dir():
         raise LabError(f"{SOURCES} does not exist: BT-IO's sources are in a clone of the repository, not in what pip installs")
     folder.mkdir(parents=True, exist_ok=True)
-    argv = [need("make"), "--silent", "-C", SOURCES, f"OUT={folder.resolve()}"]
+    folder = folder.resolve()
+    argv = [need("make"), "--silent", "-C", SOURCES, f"OUT={folder}"]
     run(argv, timeout_s=BUILD_S_MAX)
     return folder / "btio"
 
