@@ -23,9 +23,10 @@ def sentence(curves: Curves) -> str:
         best = max((n for n in NUMBERS if fixed[n]), key=lambda n: fixed[n], default=1)
         auto = curves.get(AUTO.label, CUBIC).at(loss)
         bbr = curves.get(AUTO.label, FREE).at(loss)
+        of_one = f"{times(auto, fixed[1])} one connection and " if fixed[1] else ""
         parts.append(
-            f"at loss {loss:g} with cubic, auto has {rate(auto)}: {times(auto, fixed[1])} one "
-            f"connection and {times(auto, fixed[best])} the best fixed number ({best}); where it "
+            f"at loss {loss:g} with cubic, auto has {rate(auto)}: {of_one}"
+            f"{times(auto, fixed[best])} the best fixed number ({best}); where it "
             f"may choose bbr {share(bbr, curves.limit_mbit)} of the line"
         )
     return f"At RTT 50 ms, {'; '.join(parts)}."
