@@ -186,13 +186,17 @@ class Postgres(Ledger):
         self.writer = Peer(argv, self._log("psql"))
 
     def _open(self, volume: Path) -> None:
-        data = volume / "cluster"
-        if not (data / "PG_VERSION").exists():
-            data.mkdir(mode=0o700, exist_ok=True)
+        data, made = volume / "cluster", volume / "cluster-is-made"
+        # Of a moment within initdb, which syncs at its end, there is no cluster yet.
+        if not made.exists():
+            shutil.rmtree(data, ignore_errors=True)
+            data.mkdir(mode=0o700)
             shutil.chown(data, self._user)
             words = ["--auth=trust", "--username=postgres", "--data-checksums", "--no-locale"]
             words += ["--encoding=UTF8", "--wal-segsize=1", "--no-instructions"]
             run(self._as_user([self._bin / "initdb", "-D", data, *words]), timeout_s=180)
+            made.touch()
+            run([need("sync"), made, volume])
         settings = ["min_wal_size=2MB", "max_wal_size=16MB", "listen_addresses="]
         settings += [f"unix_socket_directories={self._sockets}", "shared_buffers=8MB"]
         words = [word for setting in settings for word in ("-c", setting)]
