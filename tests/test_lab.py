@@ -361,7 +361,7 @@ def test_the_papers_experiments_are_all_there():
     assert len(limits) == 4 * 6
 
 
-@pytest.mark.parametrize("study", ["mirror-outage", "mirror-lag", "mirror-peers", "path-gate", "background", "s3-btio", "s3-mixed"])
+@pytest.mark.parametrize("study", ["mirror-outage", "mirror-lag", "mirror-peers", "media-start", "path-gate", "background", "s3-btio", "s3-mixed"])
 def test_studies_are_commands_and_name_their_parts(study: str):
     assert "usage: enkaku_lab" in _lab(study, "--help").stdout
     unknown = _lab(study, "nothing")

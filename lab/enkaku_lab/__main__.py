@@ -31,6 +31,7 @@ from enkaku_lab import (
     wheel_bench,
 )
 from enkaku_lab.in_guest import senders, udp
+from enkaku_lab.media import commands as media
 from enkaku_lab.ns2 import commands as s2
 from enkaku_lab.plans import check as plan_check
 from enkaku_lab.process import LabError
@@ -58,6 +59,7 @@ COMMANDS = {
     "path-gate": path_gate.main,
     "background": background.main,
     "many": many.main,
+    "media-start": media.main,
     "mirror-lag": mirror_lag.main,
     "mirror-outage": mirror_outage.main,
     "mirror-peers": mirror_peers.main,

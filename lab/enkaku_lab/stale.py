@@ -25,6 +25,7 @@ TARGET = (*INITIATOR, "crates/scsi/src")
 PARTS = {
     "enkaku": (*TARGET, "crates/export/src"),
     "mirror": (*TARGET, "crates/export/src"),
+    "media": (*TARGET, "crates/export/src", "crates/files/src", "crates/media/src"),
     "tgt-tuned": INITIATOR,
     "ns2": ("crates/path/src", "lab/enkaku_lab/ns2/session.tcl"),
     "packets": (*TARGET, "crates/tcpmon/src"),
