@@ -22,6 +22,7 @@ mod lease;
 mod line;
 mod opened;
 mod owner;
+mod programs;
 mod publish;
 mod range;
 mod recent;
@@ -48,7 +49,8 @@ pub use catalogue::{Catalogue, CatalogueError, HomeSpec, Place, Subtitles, Video
 pub use directory::{DirectoryJob, Put, PutError, Source, VideoEntry, VolumeEntry, put};
 pub use home::{Absence, Home, Off, Opening, Status};
 pub use lease::{Lease, Missing};
-pub use publish::{Job, Outcome, ProbeError, PublishError, publish};
+pub use programs::ProbeError;
+pub use publish::{Job, Outcome, PublishError, publish};
 pub use range::Wanted;
 pub use respond::{AnyBody, Resource, respond};
 pub use server::{Admission, Config, Origin, Server, ServerError};

@@ -16,12 +16,12 @@ use tokio::task::JoinHandle;
 
 use self::edit::{Edit, Entry};
 use self::find::{Candidate, find};
-pub use self::probe::ProbeError;
 use self::probe::{Found, picture, probe};
 pub(crate) use self::seed::seed;
 use crate::catalogue::{Catalogue, CatalogueError, HomeSpec, Video};
 use crate::home::{Home, Opening};
 use crate::lease::{Lease, Missing};
+use crate::programs::ProbeError;
 use crate::server::{Config, Server, ServerError};
 use crate::text::{extension, hex};
 

@@ -1,35 +1,15 @@
-//! What ffprobe finds in a video, and a picture of it by ffmpeg: as processes of their own, since
-//! what they read may be anybody's. They read through our own server, by ranges.
-
-use std::process::Stdio;
-use std::time::Duration;
+//! What ffprobe finds in a video, and a picture of it by ffmpeg. They read through our own server,
+//! by ranges.
 
 use serde::Deserialize;
-use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::process::Command;
 
-/// How long one of them may take: a file with its index at the end, far away.
-const TIME_MAX: Duration = Duration::from_secs(120);
+use crate::programs::{CAREFUL, ProbeError, command, run};
+
 /// Bytes of what ffprobe reports, and of a picture.
 const REPORT_BYTES_MAX: u64 = 1 << 20;
 const PICTURE_BYTES_MAX: u64 = 4 << 20;
-/// Bytes of what they complain of that are kept: the last words.
-const COMPLAINT_BYTES: usize = 300;
 /// Characters of a title.
 const TITLE_CHARS_MAX: usize = 200;
-
-/// Nothing but our server is read, and no list of other addresses (HLS, concat) is taken for a
-/// video; one allocation is at most 256 MiB.
-const CAREFUL: &[&str] = &[
-    "-v",
-    "error",
-    "-protocol_whitelist",
-    "http,tcp",
-    "-format_whitelist",
-    "mov,matroska,avi,mpegts,mpeg,ogg,flv,asf",
-    "-max_alloc",
-    "268435456",
-];
 
 /// Containers, codecs and length of a video.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,22 +19,6 @@ pub(super) struct Found {
     pub(super) container: Option<String>,
     pub(super) video_codec: Option<String>,
     pub(super) audio_codec: Option<String>,
-}
-
-/// Why a program did not help.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ProbeError {
-    /// It is not there.
-    #[error("{0} is not installed; in Debian, it is in the package ffmpeg")]
-    Absent(&'static str),
-    /// It could not make anything of the file.
-    #[error("{program}: {complaint}")]
-    Failed {
-        /// Which one.
-        program: &'static str,
-        /// Its last words.
-        complaint: String,
-    },
 }
 
 #[derive(Deserialize)]
@@ -98,7 +62,7 @@ pub(super) async fn probe(url: &str) -> Result<Found, ProbeError> {
                            stream=codec_type,codec_name:stream_disposition=attached_pic";
     let mut words = CAREFUL.to_vec();
     words.extend(["-show_entries", ENTRIES, "-of", "json", url]);
-    let report = run("ffprobe", &words, REPORT_BYTES_MAX).await?;
+    let report = run("ffprobe", command("ffprobe", &words), REPORT_BYTES_MAX).await?;
     read(&report)
 }
 
@@ -147,66 +111,12 @@ pub(super) async fn picture(url: &str, second: f64) -> Result<Vec<u8>, ProbeErro
     words.extend(CAREFUL);
     words.extend(["-ss", &second, "-i", url, "-frames:v", "1", "-an", "-sn"]);
     words.extend(["-vf", "scale=480:-2", "-q:v", "4", "-f", "mjpeg", "pipe:1"]);
-    let picture = run("ffmpeg", &words, PICTURE_BYTES_MAX).await?;
+    let picture = run("ffmpeg", command("ffmpeg", &words), PICTURE_BYTES_MAX).await?;
     if picture.is_empty() {
         let complaint = "no picture there".to_owned();
         return Err(ProbeError::Failed { program: "ffmpeg", complaint });
     }
     Ok(picture)
-}
-
-/// Runs a program; it ends with us, and when it takes too long.
-async fn run(program: &'static str, words: &[&str], bytes_max: u64) -> Result<Vec<u8>, ProbeError> {
-    let failed = |complaint: String| ProbeError::Failed { program, complaint };
-    let mut command = Command::new(program);
-    command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.kill_on_drop(true).spawn().map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => ProbeError::Absent(program),
-        _ => failed(error.to_string()),
-    })?;
-    let (Some(output), Some(complaints)) = (child.stdout.take(), child.stderr.take()) else {
-        return Err(failed("it has no output".into()));
-    };
-    let complaint = tokio::spawn(last_words(complaints));
-    let work = async {
-        let mut said = Vec::new();
-        let read = output.take(bytes_max + 1).read_to_end(&mut said).await;
-        read.map_err(|error| failed(error.to_string()))?;
-        if said.len() as u64 > bytes_max {
-            return Err(failed(format!("more than {bytes_max} bytes")));
-        }
-        let status = child.wait().await.map_err(|error| failed(error.to_string()))?;
-        let complaint = complaint.await.unwrap_or_default();
-        match status.success() {
-            true => Ok(said),
-            false if complaint.is_empty() => Err(failed(status.to_string())),
-            false => Err(failed(complaint)),
-        }
-    };
-    match tokio::time::timeout(TIME_MAX, work).await {
-        Ok(done) => done,
-        Err(_) => Err(failed(format!("not done within {TIME_MAX:?}"))),
-    }
-}
-
-/// The last line of what a program complains of, all of which is taken.
-async fn last_words(mut complaints: impl AsyncRead + Unpin) -> String {
-    let mut kept = Vec::new();
-    let mut piece = [0; 1024];
-    while let Ok(len @ 1..) = complaints.read(&mut piece).await {
-        kept.extend_from_slice(&piece[..len]);
-        let surplus = kept.len().saturating_sub(4 * COMPLAINT_BYTES);
-        kept.drain(..surplus);
-    }
-    let text = String::from_utf8_lossy(&kept);
-    let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    // It repeats the address, which says nothing to anybody.
-    let line = line
-        .rsplit_once("/video.")
-        .and_then(|(_, rest)| rest.split_once(": "))
-        .map_or(line, |(_, what)| what);
-    let line: String = line.chars().filter(|char| !char.is_control()).collect();
-    line.trim().chars().take(COMPLAINT_BYTES).collect()
 }
 
 #[cfg(test)]
@@ -234,28 +144,5 @@ mod tests {
         );
         assert!(read(b"{}").unwrap_err().to_string().contains("neither video nor sound"));
         assert!(read(b"[").unwrap_err().to_string().contains("cannot be read"));
-    }
-
-    #[tokio::test]
-    async fn last_words_are_the_last_line() {
-        let said =
-            [&b"x".repeat(9000)[..], b"\nhttp://127.0.0.1:1/video/0/video.mp4: Invalid data\n\n"];
-        assert_eq!(last_words(&said.concat()[..]).await, "Invalid data");
-        assert_eq!(last_words(&b""[..]).await, "");
-    }
-
-    #[tokio::test]
-    async fn a_program_that_is_not_there_is_named_with_its_package() {
-        let error = run("enkaku-no-such-program", &[], 1).await.unwrap_err();
-        assert!(error.to_string().contains("not installed"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn what_a_program_says_has_a_limit() {
-        let error = run("head", &["-c", "100", "/dev/zero"], 99).await.unwrap_err();
-        assert_eq!(error.to_string(), "head: more than 99 bytes");
-        assert_eq!(run("head", &["-c", "99", "/dev/zero"], 99).await.unwrap().len(), 99);
-        let error = run("cat", &["no-such-file"], 9).await.unwrap_err();
-        assert!(error.to_string().contains("no-such-file"), "{error}");
     }
 }
