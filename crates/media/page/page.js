@@ -12,6 +12,8 @@ const LEFT_S = 30;
 // A video that cannot be played is begun again so often, and after this time.
 const TRIES_MAX = 2;
 const TRY_AGAIN_MS = 1000;
+// Where all places are taken, it is asked again after this time.
+const BUSY_MS = 5000;
 
 const grid = at("grid");
 const search = at("search");
@@ -22,6 +24,10 @@ let shown = { query: null, total: 0, count: 0, loading: false };
 let asked = 0;
 let current = null;
 let waiting = null;
+// Feeds the player where the server has to put a video into another container; whether it has to,
+// shows when it is tried.
+let feed = null;
+let isRemuxed = false;
 // A link to one video begins all addresses; otherwise nothing does.
 const base = location.pathname.match(/^\/s\/[\w-]+/)?.[0] ?? "";
 let me = { name: null, is_owner: false, accounts: false };
@@ -197,6 +203,7 @@ async function open(id) {
   location.hash = id;
   show(at("trouble"), "");
   waiting = null;
+  isRemuxed = Boolean(current.remux?.is_only_way);
   at("title").textContent = current.title;
   at("download").href = current.src;
   const kind = [current.container, current.video_codec, current.audio_codec].filter(Boolean);
@@ -221,9 +228,22 @@ function load(position) {
   );
   if (current.poster) video.poster = current.poster;
   else video.removeAttribute("poster");
-  video.src = current.src;
-  if (position > BEGUN_S) {
-    video.addEventListener("loadedmetadata", () => (video.currentTime = position), { once: true });
+  begin(position > BEGUN_S ? position : 0);
+}
+
+// Also again: then what was played goes on there.
+function begin(position) {
+  feed?.stop();
+  feed = null;
+  if (isRemuxed) {
+    const one = current;
+    const told = (status, said) => current === one && refused(one, status, said);
+    feed = new Feed(video, one, position, told);
+  } else {
+    video.src = current.src;
+    if (position > 0) {
+      video.addEventListener("loadedmetadata", () => (video.currentTime = position), { once: true });
+    }
   }
   video.play().catch(() => {
     // Some browsers want to be asked with a click.
@@ -236,6 +256,8 @@ function close() {
   const id = current.id;
   current = null;
   waiting = null;
+  feed?.stop();
+  feed = null;
   video.pause();
   video.removeAttribute("src");
   video.replaceChildren();
@@ -261,7 +283,12 @@ function remember() {
 async function trouble() {
   if (!current || !video.getAttribute("src")) return;
   const one = current;
-  const position = Math.max(video.currentTime, waiting?.position ?? 0, 0);
+  if (feed) {
+    feed.stop(); // what it was fed is none that this browser plays
+    return refused(one, 415, "");
+  }
+  const isForeign = video.error?.code === MediaError.MEDIA_ERR_SRC_NOT_SUPPORTED
+    || video.error?.code === MediaError.MEDIA_ERR_DECODE;
   let status = 0;
   try {
     status = (await fetch(one.src, { method: "HEAD", cache: "no-store" })).status;
@@ -269,36 +296,52 @@ async function trouble() {
     // No answer at all is treated as storage that is off: both may come back.
   }
   if (current !== one) return;
+  if (status !== 200) return refused(one, status, "");
+  const position = reached();
+  if (one.remux && isForeign) {
+    isRemuxed = true;
+    return begin(position);
+  }
   // Once more, later: it may have been a connection that was lost.
   const tries = (waiting?.tries ?? 0) + 1;
-  if (status === 200 && tries <= TRIES_MAX) {
-    waiting = { position, tries, isOff: false };
-    setTimeout(() => current === one && waiting?.tries === tries && resume(), TRY_AGAIN_MS);
-  } else if (status === 200) {
-    const kind = [one.container, one.video_codec, one.audio_codec].filter(Boolean).join(", ");
-    show(at("trouble"), `This browser cannot play it${kind ? ` (${kind})` : ""}. It can be downloaded.`);
-  } else if (status === 401) {
+  if (tries > TRIES_MAX) return refused(one, 415, "");
+  waiting = { position, tries, isOff: false };
+  setTimeout(() => current === one && waiting?.tries === tries && resume(), TRY_AGAIN_MS);
+}
+
+const reached = () => Math.max(video.currentTime, waiting?.position ?? 0, 0);
+
+// Tells why a video does not play, or does not play on, and has it go on if it may.
+function refused(one, status, said) {
+  const say = (text) => show(at("trouble"), text);
+  const kind = [one.container, one.video_codec, one.audio_codec].filter(Boolean).join(", ");
+  if (status === 401) {
     location.assign(`/login${location.hash}`);
   } else if (status === 404) {
-    show(at("trouble"), "The storage has no such file any more.");
+    say("The storage has no such file any more.");
+  } else if (status === 415) {
+    say(`This browser cannot play it${kind ? ` (${kind})` : ""}. It can be downloaded.`);
+  } else if (status === 501) {
+    say(`This browser cannot play it${kind ? ` (${kind})` : ""}: ${said}. It can be downloaded.`);
   } else if (status === 500) {
-    show(at("trouble"), "The file cannot be read: it is damaged.");
+    say(said ? `It cannot be played: ${said}.` : "The file cannot be read: it is damaged.");
+  } else if (status === 429) {
+    waiting = { position: reached(), tries: 0, isOff: false };
+    const mine = waiting;
+    say("Too many videos are put into another container now. It begins when there is a place.");
+    setTimeout(() => current === one && waiting === mine && resume(), BUSY_MS);
   } else {
-    waiting = { position, tries: 0, isOff: true };
-    show(at("trouble"), "The storage does not answer. It goes on when it is back.");
+    waiting = { position: reached(), tries: 0, isOff: true };
+    say("The storage does not answer. It goes on when it is back.");
     look();
   }
 }
 
 function resume() {
-  const { position } = waiting;
+  const position = reached();
   waiting.isOff = false;
   show(at("trouble"), "");
-  video.src = current.src;
-  if (position > 0) {
-    video.addEventListener("loadedmetadata", () => (video.currentTime = position), { once: true });
-  }
-  video.play().catch(() => {});
+  begin(position);
 }
 
 // ── what one can press ──────────────────────────────────────────────────────────────────────────

@@ -8,15 +8,17 @@ use hyper::header::{
 use hyper::{Response, StatusCode};
 use serde_json::Value;
 
+use crate::remux::Remuxed;
 use crate::respond::AnyBody;
 
 /// Any answer.
-pub(crate) type Answer = Response<AnyBody>;
+pub(crate) type Answer = Response<Either<AnyBody, Remuxed>>;
 
 /// No script, style or picture but our own, nothing inline; nobody shows the page in a frame. Its
-/// scripts send what is typed into a form, a browser itself does not.
+/// scripts send what is typed into a form, a browser itself does not; and they feed a player what
+/// is remuxed (`blob:` is of a page's own making).
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
-                      media-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
+                      media-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'";
 
 /// A page of ours.
@@ -38,7 +40,7 @@ pub(crate) fn content(
     content_type: &'static str,
     cache_control: &'static str,
 ) -> Answer {
-    let mut answer = Response::new(Either::Right(Full::new(body.into())));
+    let mut answer = Response::new(Either::Left(Either::Right(Full::new(body.into()))));
     let fields = answer.headers_mut();
     fields.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     fields.insert(CACHE_CONTROL, HeaderValue::from_static(cache_control));

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use block::BlockError;
 use bytes::Bytes;
 use files::Error;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 use tracing::warn;
 
@@ -126,6 +126,13 @@ impl Lease {
         }
     }
 
+    /// Bytes of a file of the volume could not be read.
+    fn failed(&self, error: &Error) {
+        if is_lost(error) {
+            self.home.lost(&self.opened, &error.to_string());
+        }
+    }
+
     /// What a stream ends with.
     fn told(&self, trouble: &Trouble) -> String {
         match trouble {
@@ -204,9 +211,7 @@ pub(crate) struct Streaming {
 
 impl Holder for Streaming {
     fn failed(&self, error: &Error) {
-        if is_lost(error) {
-            self.lease.home.lost(&self.lease.opened, &error.to_string());
-        }
+        self.lease.failed(error);
     }
 
     fn sent(&self, bytes: u64) {
@@ -220,5 +225,61 @@ impl Holder for Streaming {
     fn confirm(&self) -> Confirming {
         let (lease, sending) = (Arc::clone(&self.lease), Arc::clone(&self.sending));
         Box::pin(async move { lease.confirm(&mut *sending.lock().await).await })
+    }
+}
+
+/// A file that is lent to a program for one stream; each of the program's requests has a
+/// [`Part`] of it.
+pub(crate) struct Lent {
+    pub(crate) resource: Resource,
+    pub(crate) lease: Arc<Lease>,
+    /// What the file was when it was looked at.
+    pub(crate) sending: Sending,
+    /// Why the whole stream ends, as the first of its requests finds.
+    pub(crate) trouble: mpsc::Sender<String>,
+}
+
+impl Lent {
+    /// For one more request. Each confirms for itself: a program drops one while it waits.
+    pub(crate) fn part(&self) -> Box<Part> {
+        Box::new(Part {
+            lease: Arc::clone(&self.lease),
+            sending: Arc::new(tokio::sync::Mutex::new(Some(self.sending.clone()))),
+            trouble: self.trouble.clone(),
+        })
+    }
+}
+
+/// A request of a program for a file that is lent to it.
+pub(crate) struct Part {
+    lease: Arc<Lease>,
+    sending: Arc<tokio::sync::Mutex<Option<Sending>>>,
+    trouble: mpsc::Sender<String>,
+}
+
+impl Holder for Part {
+    fn failed(&self, error: &Error) {
+        self.lease.failed(error);
+        let _ = self.trouble.try_send(error.to_string()); // or an earlier one is told already
+    }
+
+    /// What a viewer is sent is counted where it is sent.
+    fn sent(&self, _: u64) {}
+
+    /// Whoever ends the stream ends the program, and its requests with it.
+    fn poll_end(&mut self, _: &mut Context<'_>) -> Poll<String> {
+        Poll::Pending
+    }
+
+    fn confirm(&self) -> Confirming {
+        let (lease, sending) = (Arc::clone(&self.lease), Arc::clone(&self.sending));
+        let trouble = self.trouble.clone();
+        Box::pin(async move {
+            let confirmed = lease.confirm(&mut *sending.lock().await).await;
+            if let Err(why) = &confirmed {
+                let _ = trouble.try_send(why.clone()); // or an earlier one is told already
+            }
+            confirmed
+        })
     }
 }

@@ -5,6 +5,9 @@
 //! volume is opened when somebody wants something of it, and let go when nobody does. Who may see
 //! what is [`Accounts`]' and [`Shares`]'.
 //!
+//! What a browser cannot play only because of its container is put into another one on its way, by
+//! ffmpeg.
+//!
 //! Not here: writing to a volume, codecs.
 
 #![forbid(unsafe_code)]
@@ -26,6 +29,7 @@ mod programs;
 mod publish;
 mod range;
 mod recent;
+mod remux;
 mod respond;
 mod route;
 mod sent;

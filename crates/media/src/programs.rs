@@ -74,6 +74,11 @@ impl Running {
         Ok(Self { program, child, output, complaint: tokio::spawn(last_words(complaints)) })
     }
 
+    /// Its number, as long as it runs.
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
     /// Waits for the end of one whose output has ended.
     ///
     /// # Errors

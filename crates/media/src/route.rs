@@ -21,6 +21,7 @@ use crate::catalogue::Video;
 use crate::home::{Absence, Off};
 use crate::lease::{Lease, Missing, Streaming};
 use crate::owner;
+use crate::remux::remuxed;
 use crate::respond::{content_type, respond};
 use crate::sent::sent;
 use crate::shelf::{Shelf, Stock};
@@ -46,6 +47,7 @@ const OWNER_SCRIPT: &str = include_str!("../page/owner.js");
 const STYLE: &str = include_str!("../page/page.css");
 const COMMON_SCRIPT: &str = include_str!("../page/common.js");
 const SCRIPT: &str = include_str!("../page/page.js");
+const REMUX_SCRIPT: &str = include_str!("../page/remux.js");
 const LOGIN_SCRIPT: &str = include_str!("../page/login.js");
 const ICON: &str = include_str!("../page/icon.svg");
 
@@ -64,6 +66,8 @@ pub(crate) struct App {
     pub(crate) streams: Arc<Semaphore>,
     /// Those that may wait for that.
     pub(crate) waiting: Semaphore,
+    /// Videos that may be remuxed at once.
+    pub(crate) remuxes: Arc<Semaphore>,
 }
 
 /// Who asks for what.
@@ -73,6 +77,23 @@ pub(crate) struct Asked<'a> {
     pub(crate) who: Who,
     /// Begins all addresses that whoever asks may use: that of a link, or nothing.
     pub(crate) prefix: &'a str,
+}
+
+impl Asked<'_> {
+    /// Two devices of one person are two viewers; several answers for one player are one.
+    pub(crate) fn viewer(&self) -> String {
+        format!("{} {}", self.who.shown(), self.peer)
+    }
+
+    /// As an owner sees what is sent.
+    pub(crate) fn stream(&self, video: &Video) -> Stream {
+        Stream {
+            name: self.who.shown().to_owned(),
+            address: self.peer.to_canonical(),
+            video: video.id.clone(),
+            home: video.home.clone(),
+        }
+    }
 }
 
 /// Answers any request.
@@ -144,6 +165,7 @@ async fn look(app: &App, peer: IpAddr, head: &Parts) -> Answer {
     match path {
         "/page.css" => return own(STYLE, "text/css; charset=utf-8"),
         "/common.js" => return own(COMMON_SCRIPT, "text/javascript; charset=utf-8"),
+        "/remux.js" => return own(REMUX_SCRIPT, "text/javascript; charset=utf-8"),
         "/page.js" => return own(SCRIPT, "text/javascript; charset=utf-8"),
         "/login.js" => return own(LOGIN_SCRIPT, "text/javascript; charset=utf-8"),
         "/icon.svg" => return own(ICON, "image/svg+xml"),
@@ -175,6 +197,7 @@ fn parts(path: &str) -> Vec<&str> {
 async fn route(app: &App, asked: &Asked<'_>, path: &str) -> Answer {
     match parts(path)[..] {
         ["video", id, _] => video(app, asked, id).await,
+        ["remux", id, _] => remuxed(app, asked, id).await,
         ["poster", id] => match app.shelf.stock().catalogue.video(id) {
             Some(video) if asked.who.may_see(video) => poster(video).await,
             _ => nothing(),
@@ -210,7 +233,8 @@ fn off(off: &Off) -> Answer {
     later(StatusCode::SERVICE_UNAVAILABLE, &line, off.retry_after.as_secs() + 1)
 }
 
-fn missing(missing: &Missing) -> Answer {
+/// Why a file cannot be had.
+pub(crate) fn missing(missing: &Missing) -> Answer {
     match missing {
         Missing::NoFile(_) => text(StatusCode::NOT_FOUND, "its storage has no such file any more"),
         // What exactly is wrong with whose disk is in the log.
@@ -233,7 +257,7 @@ impl App {
     }
 
     /// The use of a video's home.
-    async fn enter(
+    pub(crate) async fn enter(
         &self,
         stock: &Stock,
         video: &Video,
@@ -260,19 +284,12 @@ async fn video(app: &App, asked: &Asked<'_>, id: &str) -> Answer {
         Ok(entered) => entered,
         Err(answer) => return *answer,
     };
-    // Two devices of one person are two viewers; several answers for one player are one.
-    let viewer = format!("{} {}", asked.who.shown(), asked.peer);
-    let (resource, sending) = match lease.shared_file(&video.path, viewer).await {
+    let (resource, sending) = match lease.shared_file(&video.path, asked.viewer()).await {
         Ok(shared) => shared,
         Err(error) => return missing(&error),
     };
-    let watching = app.watchers.enter(Stream {
-        name: asked.who.shown().to_owned(),
-        address: asked.peer.to_canonical(),
-        video: id.to_owned(),
-        home: video.home.clone(),
-    });
-    let mut answer =
+    let watching = app.watchers.enter(asked.stream(video));
+    let answer =
         respond(&asked.head.method, &asked.head.headers, &resource).map(|body| match body {
             Either::Left(body) => Either::Left(body.with_holder(Box::new(Streaming {
                 lease: Arc::new(lease),
@@ -282,6 +299,7 @@ async fn video(app: &App, asked: &Asked<'_>, id: &str) -> Answer {
             }))),
             nothing => nothing,
         });
+    let mut answer = answer.map(Either::Left);
     let control = HeaderValue::from_static("private, no-cache");
     answer.headers_mut().insert(CACHE_CONTROL, control);
     answer

@@ -49,6 +49,8 @@ pub struct Config {
     pub connections_max: usize,
     /// Answers at once that read from storage, each of which may have 8 MiB on its way.
     pub streams_max: usize,
+    /// Videos that are remuxed at once, each by a process of some 50 MB of memory.
+    pub remuxes_max: usize,
     /// After how long storage that nobody wants anything of is let go.
     pub idle: Duration,
     /// How long a client may take for the head of a request, and say nothing between two.
@@ -98,6 +100,7 @@ impl Config {
             names: Vec::new(),
             connections_max: 256,
             streams_max: 64,
+            remuxes_max: 8,
             idle: Duration::from_secs(60),
             head_timeout: Duration::from_secs(20),
             patience: Duration::from_secs(60),
@@ -212,6 +215,7 @@ impl Server {
             names: config.names.clone(),
             streams: Arc::new(Semaphore::new(config.streams_max)),
             waiting: Semaphore::new(WAITING_MAX),
+            remuxes: Arc::new(Semaphore::new(config.remuxes_max)),
         });
         Ok(Self { listener, address, app, config, calls: None, follower: None })
     }

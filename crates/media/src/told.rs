@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::access::Who;
 use crate::catalogue::Video;
 use crate::home::{Absence, Home, Status};
+use crate::remux::Way;
 use crate::respond::content_type;
 use crate::route::{App, Asked};
 use crate::shelf::Stock;
@@ -80,6 +81,13 @@ fn one(video: &Video, prefix: &str, position: Option<f64>) -> Value {
             "label": one.label,
         })
     });
+    let remux = match Way::of(video) {
+        Way::AsItIs => Value::Null,
+        way => json!({
+            "src": format!("{prefix}/remux/{id}/video.mp4"),
+            "is_only_way": way == Way::Remuxed,
+        }),
+    };
     let has_picture = video.poster.is_some() || video.thumbnail.is_some();
     json!({
         "id": id,
@@ -87,6 +95,7 @@ fn one(video: &Video, prefix: &str, position: Option<f64>) -> Value {
         "home": video.home,
         "src": format!("{prefix}/video/{id}/video.{extension}"),
         "type": content_type(extension.as_bytes()),
+        "remux": remux,
         "poster": has_picture.then(|| format!("{prefix}/poster/{id}")),
         "subtitles": subtitles.collect::<Vec<_>>(),
         "tags": video.tags,

@@ -92,6 +92,7 @@ pub(crate) struct Found {
 }
 
 /// What somebody is being sent of, to be compared.
+#[derive(Clone)]
 pub(crate) struct Sending {
     path: String,
     version: u64,
