@@ -153,6 +153,8 @@ def test_a_home_that_lets_nobody_in_is_played(
         wait_for(lambda: home.standing()["known_as"] is None, "thrown out", BACK_S)
         wait_for(lambda: "does not know our key" in home.standing().get("problem", ""), "told why")
         wait_for(lambda: serving.home()["state"] == "off", "said", BACK_S)
+        wait_for(lambda: not home.sessions(), "what was open has ended", BACK_S)
+        assert serving.curl(src)[0] == 503
 
 
 def test_a_control_connection_that_ends_is_back_and_disturbs_nobody(

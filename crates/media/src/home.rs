@@ -203,8 +203,8 @@ impl Home {
     /// It is to call this server, and does not. Once it does again, what was found before counts
     /// for nothing.
     fn not_calling(&self) -> Option<Off> {
-        let uplinks = self.opening.uplinks.as_ref()?;
-        let since = match uplinks.presence(self.spec.uplink.as_deref()?) {
+        let (uplinks, name) = (self.opening.uplinks.as_ref()?, self.spec.uplink.as_deref()?);
+        let since = match uplinks.presence(name) {
             Presence::Up { since: called } => {
                 let mut known = self.known();
                 if matches!(known.condition, Condition::Off { since, .. } if since <= called) {
@@ -215,7 +215,11 @@ impl Home {
             Presence::Gone { since } => since,
             Presence::Never => self.made,
         };
-        Some(self.absent(Absence::Off, since, "it does not call this server"))
+        let why = match uplinks.is_known(name) {
+            true => "it does not call this server",
+            false => "this server does not know it (`enkaku media uplink list`)",
+        };
+        Some(self.absent(Absence::Off, since, why))
     }
 
     /// It was off when somebody last tried.
@@ -354,6 +358,20 @@ impl Home {
                 known.condition = Condition::There(Instant::now());
             }
             *place = None;
+        }
+    }
+
+    /// Logs out, whoever uses it, if it is one that may not call this server any more: whose key
+    /// was removed is not read from over connections from before.
+    pub(crate) async fn close_if_removed(&self) {
+        let (Some(uplinks), Some(name)) = (&self.opening.uplinks, &self.spec.uplink) else {
+            return;
+        };
+        if !uplinks.is_known(name)
+            && let Some(opened) = self.opened.lock().await.take()
+        {
+            warn!(home = self.spec.name, uplink = name, "it was removed: logged out");
+            opened.close().await;
         }
     }
 

@@ -261,6 +261,7 @@ impl Server {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             self.keep().await;
+            self.app.shelf.close_removed().await;
             self.app.shelf.let_go_after(self.config.idle);
         }
     }

@@ -111,6 +111,13 @@ impl Shelf {
         self.stock().homes.values().for_each(|home| home.let_go_after(idle));
     }
 
+    /// Logs out of homes that may not call this server any more.
+    pub(crate) async fn close_removed(&self) {
+        for home in self.stock().homes.values() {
+            home.close_if_removed().await;
+        }
+    }
+
     /// Logs out everywhere.
     pub(crate) async fn close(&self) {
         for home in self.stock().homes.values() {

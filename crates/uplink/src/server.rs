@@ -231,6 +231,12 @@ impl Uplinks {
         *known = homes;
     }
 
+    /// May a home of this name call?
+    pub fn is_known(&self, home: &str) -> bool {
+        let known = self.0.homes.read().unwrap_or_else(PoisonError::into_inner);
+        known.values().any(|name| name == home)
+    }
+
     /// Is this home there?
     pub fn presence(&self, home: &str) -> Presence {
         let state = self.0.lock();
