@@ -129,6 +129,19 @@ def test_what_is_published_is_found_and_plays(
         wait_for(lambda: len(titles(page, "other")) == 2, "found by the new word")
 
 
+def test_a_folder_whose_last_video_is_gone_has_none(
+    directory: Slapd, target: Target, disk: Path, tmp_path: Path
+):
+    words = [disk, "/films", "--as", target.url()]
+    assert publish(directory, *words)[0] == said(3, 0, 0, 0)
+    gone = ("films/kyoto.mp4", "films/boat.mp4", FILE)
+    fs.debugfs(disk, [f'rm "/{path}"' for path in gone], tmp_path)
+    assert publish(directory, *words)[0] == said(0, 0, 3, 0)
+    # Of one that never had any, it is said.
+    complaint = publish(directory, *words, code=1)[1]
+    assert "no video there" in complaint, complaint
+
+
 def test_beside_a_file_it_has_what_the_file_has(
     directory: Slapd, target: Target, tmp_path: Path
 ):

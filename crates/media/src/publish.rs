@@ -9,6 +9,7 @@ mod seed;
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
@@ -23,7 +24,7 @@ use crate::home::{Home, Opening};
 use crate::lease::{Lease, Missing};
 use crate::programs::ProbeError;
 use crate::server::{Config, Server, ServerError};
-use crate::text::{extension, hex};
+use crate::text::{extension, hex, is_below, plain};
 
 /// Where pictures are, from the catalogue's folder.
 const POSTERS: &str = "posters";
@@ -164,7 +165,15 @@ async fn publish_from(
     let mut candidates: Vec<Candidate> = Vec::new();
     for path in &job.paths {
         let left_out = |path: &str, why: &str| tell(path, &Outcome::LeftOut(why.to_owned()));
-        candidates.extend(find(&lease, path, left_out).await?);
+        let found = find(&lease, path, left_out).await?;
+        // A folder whose last video is gone is one; one that never had any is perhaps mistyped.
+        let was = |video: &Video| {
+            video.home == spec.name && is_below(&plain(&video.path), slice::from_ref(path))
+        };
+        if found.is_empty() && !catalogue.videos().iter().any(was) {
+            return Err(PublishError::Path { path: path.clone(), why: find::nothing() });
+        }
+        candidates.extend(found);
     }
     let mut paths = HashSet::new();
     candidates.retain(|one| paths.insert(one.path.clone()));

@@ -27,9 +27,33 @@ pub(crate) fn extension(path: &str) -> Option<String> {
     is_plain.then(|| extension.to_ascii_lowercase())
 }
 
+/// A path in the form in which files are told of: from the root, without what means nothing.
+pub(crate) fn plain(path: &str) -> String {
+    let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+    format!("/{}", parts.join("/"))
+}
+
+/// Is it one of these, or below one?
+pub(crate) fn is_below(path: &str, folders: &[String]) -> bool {
+    folders.iter().any(|folder| {
+        let folder = plain(folder);
+        let rest = path.strip_prefix(folder.trim_end_matches('/'));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_has_what_is_below_it() {
+        let below = |path: &str, folder: &str| is_below(path, &[folder.to_owned()]);
+        assert!(
+            below("/films/a.mp4", "films/") && below("/films/a.mp4", "/") && below("/a", "./a")
+        );
+        assert!(!below("/films2/a.mp4", "/films") && !below("/a.mp4", "/a"));
+    }
 
     #[test]
     fn an_extension_is_plain_letters_and_digits() {

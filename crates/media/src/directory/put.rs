@@ -13,6 +13,7 @@ use super::entry::{VideoEntry, VolumeEntry, is_thumbnail};
 use crate::catalogue::{Catalogue, CatalogueError, VIDEOS_MAX, Video, rules};
 use crate::home::Home;
 use crate::publish::{Job, Outcome, PublishError, publish, seed};
+use crate::text::{is_below, plain};
 
 /// What is to be done.
 #[derive(Clone, Debug)]
@@ -252,33 +253,9 @@ fn picture(poster: Option<&Path>) -> Option<Bytes> {
     is_thumbnail(&bytes).then(|| bytes.into())
 }
 
-/// A path in the form in which files are told of: from the root, without what means nothing.
-fn plain(path: &str) -> String {
-    let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
-    format!("/{}", parts.join("/"))
-}
-
-/// Is it one of these, or below one?
-fn is_below(path: &str, folders: &[String]) -> bool {
-    folders.iter().any(|folder| {
-        let folder = plain(folder);
-        let rest = path.strip_prefix(folder.trim_end_matches('/'));
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_folder_has_what_is_below_it() {
-        let below = |path: &str, folder: &str| is_below(path, &[folder.to_owned()]);
-        assert!(
-            below("/films/a.mp4", "films/") && below("/films/a.mp4", "/") && below("/a", "./a")
-        );
-        assert!(!below("/films2/a.mp4", "/films") && !below("/a.mp4", "/a"));
-    }
 
     #[test]
     fn what_is_the_same_is_left_alone() {

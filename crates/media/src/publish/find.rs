@@ -7,7 +7,7 @@ use files::{Entry, EntryKind};
 use super::PublishError;
 use crate::catalogue::{Subtitles, VIDEOS_MAX};
 use crate::lease::{Lease, Missing};
-use crate::text::extension;
+use crate::text::{extension, plain};
 
 /// What is taken for a video where a folder is given.
 const VIDEOS: &[&str] =
@@ -33,11 +33,10 @@ pub(super) async fn find(
 ) -> Result<Vec<Candidate>, PublishError> {
     let wrong = |why: String| PublishError::Path { path: path.to_owned(), why };
     // In one form, whoever writes it: the path is part of the video's identity.
-    let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
-    if parts.contains(&"..") {
+    let begin = plain(path);
+    if begin.split('/').any(|part| part == "..") {
         return Err(wrong("a path from the root of the volume, without .., is allowed".into()));
     }
-    let begin = format!("/{}", parts.join("/"));
     let (folder, name) = begin.rsplit_once('/').unwrap_or(("", &begin));
     let told = |missing: Missing| match missing {
         Missing::NoFile(error) | Missing::Unreadable(error) => wrong(error.to_string()),
@@ -84,10 +83,12 @@ pub(super) async fn find(
             return Err(wrong(why));
         }
     }
-    if found.is_empty() {
-        return Err(wrong(format!("no video there; looked for are {}", VIDEOS.join(", "))));
-    }
     Ok(found)
+}
+
+/// What is said of a folder without a video.
+pub(super) fn nothing() -> String {
+    format!("no video there; looked for are {}", VIDEOS.join(", "))
 }
 
 fn candidate(folder: &str, name: &str, beside: &[Entry]) -> Candidate {
