@@ -2,8 +2,10 @@
 //! has not come stays within a limit, and the next place is given to the viewer who has the least
 //! of it: whoever takes as much as he can gets no more than anybody else.
 //!
-//! The limit is the line's own: reads that take longer than [`WAIT_AIM`] stand in a queue, which
-//! somebody who seeks would have to wait behind, and then there are fewer of them.
+//! The limit is the line's own: what a read takes longer than the shortest one has taken, it stands
+//! in a queue, which somebody who seeks would have to wait behind. More than [`QUEUE_AIM`] of that,
+//! and there are fewer of them. What is aborted does not help: it has left the disk, and is on its
+//! way.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,10 +21,12 @@ use tokio::time::Instant;
 const BYTES_MAX: u64 = 8 << 20;
 /// Least: two pieces each for two viewers, on whatever line.
 const BYTES_MIN: u64 = 1 << 20;
-/// How long a read may take before there are too many of them. A player has more in advance.
-const WAIT_AIM: Duration = Duration::from_millis(800);
-/// By how much the limit changes with each read: down quickly, up slowly.
-const BYTES_DOWN: u64 = 256 << 10;
+/// How long a read may stand in a queue before there are too many of them. Enough to keep a line
+/// full whose reads are not alike, and a part of the half second that a seek may take.
+const QUEUE_AIM: Duration = Duration::from_millis(150);
+/// The shortest read counts for so long; then it is looked for again, with few under way.
+const LEAST_FOR: Duration = Duration::from_secs(30);
+/// By how much the limit grows with a read, once it has been too high.
 const BYTES_UP: u64 = 32 << 10;
 
 /// The line to a home.
@@ -31,6 +35,12 @@ pub(crate) struct Line(Arc<Mutex<State>>);
 
 struct State {
     limit: u64,
+    /// What the shortest read has taken, and when that was.
+    least: Option<(Duration, Instant)>,
+    /// The limit has not been too high yet, and doubles with each round of reads.
+    is_opening: bool,
+    /// Reads that were asked for before this say nothing of the limit of now.
+    lowered_at: Option<Instant>,
     under_way: u64,
     /// Counts places that were given, so that of two viewers with the same, it is the other's turn.
     given: u64,
@@ -56,7 +66,10 @@ impl Line {
     /// One that nobody uses.
     pub(crate) fn new() -> Self {
         Self(Arc::new(Mutex::new(State {
-            limit: BYTES_MAX,
+            limit: BYTES_MIN,
+            least: None,
+            is_opening: true,
+            lowered_at: None,
             under_way: 0,
             given: 0,
             viewers: BTreeMap::new(),
@@ -125,19 +138,37 @@ impl State {
         }
     }
 
-    /// A read has taken so long.
-    fn judge(&mut self, took: Duration) {
-        self.limit = match took > WAIT_AIM {
-            true => self.limit.saturating_sub(BYTES_DOWN).max(BYTES_MIN),
-            false => (self.limit + BYTES_UP).min(BYTES_MAX),
+    /// A read of so many bytes is done, which was asked for then.
+    fn judge(&mut self, bytes: u64, since: Instant) {
+        let (now, took) = (Instant::now(), since.elapsed());
+        let Some((least, _)) = self.least.filter(|(_, at)| now - *at < LEAST_FOR) else {
+            (self.least, self.is_opening) = (Some((took, now)), true);
+            (self.limit, self.lowered_at) = (BYTES_MIN, Some(now));
+            return;
         };
+        if took <= least {
+            self.least = Some((took, now));
+        }
+        let most = least.min(took) + QUEUE_AIM;
+        if self.lowered_at.is_some_and(|at| since < at) {
+            return;
+        }
+        if took > most {
+            // What is under way and how long it takes are in proportion.
+            let fitting = (self.limit as f64 * most.as_secs_f64() / took.as_secs_f64()) as u64;
+            self.limit = fitting.max(self.limit / 2).max(BYTES_MIN);
+            (self.is_opening, self.lowered_at) = (false, Some(now));
+        } else if self.viewers.values().any(|one| !one.waiting.is_empty()) {
+            let more = if self.is_opening { bytes } else { BYTES_UP };
+            self.limit = (self.limit + more).min(BYTES_MAX);
+        }
     }
 }
 
 impl Place {
     /// The read is done.
     fn done(self) {
-        self.line.lock().judge(self.since.elapsed());
+        self.line.lock().judge(self.bytes, self.since);
     }
 
     /// Without another look at who is next, which is going on.
@@ -234,7 +265,7 @@ mod tests {
         let others: Vec<_> = (1..8).map(|number| viewer(number, 2 << 20)).collect();
         settle().await;
         // What the greedy one had asked for before the others came is his.
-        turns.add_permits((BYTES_MAX / PIECE) as usize);
+        turns.add_permits((BYTES_MIN / PIECE) as usize);
         settle().await;
         let before = *greedy.lock().unwrap();
         for _ in 0..800 {
@@ -279,7 +310,7 @@ mod tests {
             assert!(reading.poll_next(&mut context).is_pending());
         }
         settle().await;
-        assert_eq!(counts.bytes(), BYTES_MAX);
+        assert_eq!(counts.bytes(), BYTES_MIN);
         drop(reading);
         settle().await;
         let left = |state: &State| (state.under_way, state.viewers.len());
@@ -303,9 +334,18 @@ mod tests {
             settle().await;
         }
         assert!(under_way() <= BYTES_MIN + PIECE, "{}", under_way());
-        // 100 a second.
-        for _ in 0..600 {
+        // 100 a second: 210 Mbit/s.
+        for _ in 0..300 {
             tokio::time::advance(Duration::from_millis(10)).await;
+            turns.add_permits(1);
+            settle().await;
+        }
+        // With four of them under way, the shortest takes 0.04 s.
+        let takes = under_way() as f64 / PIECE as f64 / 100.0;
+        assert!((0.1..=0.22).contains(&takes), "{takes} s");
+        // 1,000 a second.
+        for _ in 0..1000 {
+            tokio::time::advance(Duration::from_millis(1)).await;
             turns.add_permits(1);
             settle().await;
         }
