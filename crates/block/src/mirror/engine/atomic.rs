@@ -7,8 +7,9 @@
 //! home. In the synchronous one it sets bits, and another batch brings it; the last batch, a small
 //! one, holds changes up until it is home.
 //!
-//! Where that cannot be (no log, more owed than it holds, no end in sight), the leg is caught up
-//! [in place](super::catch_up).
+//! More than the log holds may be owed and already be there: that is [looked for](super::look)
+//! first. Where it cannot be (no log, more that differs than it holds, no end in sight), the leg is
+//! caught up [in place](super::catch_up).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use super::super::config::Mode;
 use super::super::leg::LegEvent;
 use super::change;
 use super::handshake::{self, Found};
+use super::look::look;
 use super::piece::Pieces;
 use super::redo::Batch;
 use super::sender;
@@ -53,9 +55,13 @@ const OWED_PERCENT: u64 = 75;
 
 /// Whether a leg to which so many blocks are owed is brought them by a redo log of so many bytes.
 fn fits(owed_blocks: u64, redo_bytes: u64) -> bool {
+    owed_blocks <= owed_max(redo_bytes)
+}
+
+/// So many blocks are owed at most where a redo log of so many bytes is the way.
+fn owed_max(redo_bytes: u64) -> u64 {
     // Scattered blocks have a header block for each row of pieces.
-    let owed = owed_blocks.saturating_mul(BLOCK_BYTES);
-    owed == 0 || owed.saturating_mul(100) <= redo_bytes.saturating_mul(OWED_PERCENT)
+    redo_bytes.saturating_mul(OWED_PERCENT) / 100 / BLOCK_BYTES
 }
 
 /// Makes a leg that was just reached one that takes part, if its redo log is the way to do that.
@@ -69,11 +75,12 @@ pub(crate) async fn bring(
     session: &Arc<Session>,
     found: &mut Found,
 ) -> Result<bool> {
-    let owed = shared.legs().owed(leg);
+    let redo_bytes = found.redo_bytes();
+    let fits_now = || fits(shared.legs().owed(leg), redo_bytes);
     // An image that is none already has nothing to keep, and goes over the line once. Where most of
     // what is owed may be there already, next to nothing does.
     let in_place = found.first || !found.is_consistent() || shared.legs().compares(leg);
-    if in_place || !fits(owed, found.redo_bytes()) {
+    if in_place || (redo_bytes == 0 && !fits_now()) {
         return Ok(false);
     }
     signs::first(shared, leg, session, found).await?;
@@ -83,7 +90,14 @@ pub(crate) async fn bring(
     if !shared.legs().open_redo(leg, session, LegEvent::CatchUpBegins) {
         return Err(BlockError::Unreachable("the leg is not wanted now".to_owned()));
     }
-    let ended = batches(shared, leg, session, found).await?;
+    if !fits_now() {
+        let looking = look(shared, leg, session, owed_max(redo_bytes));
+        signs::beside(shared, leg, session, found, looking).await?;
+    }
+    let ended = match fits_now() {
+        true => batches(shared, leg, session, found).await?,
+        false => Err(TOO_MUCH),
+    };
     if let Err(why) = ended {
         shared.legs().leave_redo(leg, session, why);
     }
@@ -93,6 +107,7 @@ pub(crate) async fn bring(
 /// Why the redo log is not the way after all.
 type Ended = std::result::Result<(), &'static str>;
 
+const TOO_MUCH: &str = "what differs does not fit its redo log";
 const NO_ROOM: &str = "what is written meanwhile does not fit its redo log";
 const NO_END: &str = "more is written here than gets into its redo log";
 

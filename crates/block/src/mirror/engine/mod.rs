@@ -18,6 +18,7 @@ mod leg_task;
 mod legs;
 pub(super) mod local;
 pub(super) mod logged;
+mod look;
 mod nearing;
 mod open;
 mod order;

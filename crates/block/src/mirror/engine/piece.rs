@@ -172,6 +172,54 @@ pub(crate) async fn copy(
     Ok(())
 }
 
+/// Looks whether a piece is there. What is there counts as copied. Returns how many blocks differ,
+/// which are owed as before.
+///
+/// # Errors
+/// The local device's; those of the leg end its session, too.
+pub(crate) async fn look(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+    piece: Piece,
+) -> Result<u64> {
+    let (mut from, mut different) = (piece.blocks.start, 0);
+    while let Some(part) =
+        read_part(shared, leg, session, from..piece.blocks.end, piece.hole).await?
+    {
+        from = part.blocks.end;
+        let looked = differing(session, &part).await;
+        if let Err(error) = &looked {
+            shared.legs().copy_ended(leg, session, part.blocks.clone(), false);
+            shared.leg_failed(leg, session, error);
+        }
+        let before = different;
+        for run in looked? {
+            different += run.end - run.start;
+            shared.legs().copy_ended(leg, session, run, false);
+        }
+        // The rest is there.
+        let there = part.blocks.end - part.blocks.start - (different - before);
+        shared.legs().copy_ended(leg, session, part.blocks, true);
+        shared.legs().found_there(leg, there);
+    }
+    Ok(different)
+}
+
+/// The runs of blocks of a part that are not there as they are here.
+async fn differing(session: &Arc<Session>, part: &Part) -> Result<Vec<Range<u64>>> {
+    let (offset, first) = (part.blocks.start * BLOCK_BYTES, part.blocks.start);
+    let len = (part.blocks.end - first) * BLOCK_BYTES;
+    let here = match &part.content {
+        Some(here) => here,
+        None if says_hole(session, offset, len).await? => return Ok(Vec::new()),
+        None => &Buf::zeroed(len as usize),
+    };
+    let runs = different(session, offset, here).await?;
+    let blocks = |run: Range<usize>| first + run.start as u64..first + run.end as u64;
+    Ok(runs.into_iter().map(blocks).collect())
+}
+
 /// What is sent next of a piece.
 struct Part {
     blocks: Range<u64>,
@@ -210,8 +258,8 @@ async fn read_part(
     Ok(None)
 }
 
-/// Puts there what is not there already. Returns the bytes of data sent.
-async fn send_different(session: &Arc<Session>, offset: u64, here: Buf) -> Result<u64> {
+/// The runs of blocks that are not there as they are here, counted from the first.
+async fn different(session: &Arc<Session>, offset: u64, here: &Buf) -> Result<Vec<Range<usize>>> {
     let block = BLOCK_BYTES as usize;
     let there = session.run(|device| device.read(offset, Buf::new(here.len()))).await?;
     let pairs = here.chunks(block).zip(there.chunks(block));
@@ -222,6 +270,13 @@ async fn send_different(session: &Arc<Session>, offset: u64, here: Buf) -> Resul
             _ => runs.push(number..number + 1),
         }
     }
+    Ok(runs)
+}
+
+/// Puts there what is not there already. Returns the bytes of data sent.
+async fn send_different(session: &Arc<Session>, offset: u64, here: Buf) -> Result<u64> {
+    let block = BLOCK_BYTES as usize;
+    let runs = different(session, offset, &here).await?;
     let here = here.freeze();
     let writes = runs.into_iter().map(|run| {
         let data = here.slice(run.start * block..(run.end * block).min(here.len()));

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::super::super::BLOCK_BYTES;
 use super::super::session::Session;
 use super::Legs;
 
@@ -59,6 +60,17 @@ impl Legs {
         leg.copied_blocks += blocks;
         leg.note_rate(self.host.now());
         leg.sent_bytes += sent_bytes;
+    }
+
+    /// `blocks` that were owed are at the leg as they are here: there is nothing to send, nor to
+    /// bring home from its redo log.
+    pub(crate) fn found_there(&self, leg: usize, blocks: u64) {
+        let mut legs = self.lock();
+        let leg = &mut legs[leg];
+        leg.copied_blocks += blocks;
+        (leg.home_bytes, leg.home_before) =
+            (leg.home_bytes + blocks * BLOCK_BYTES, leg.home_before + blocks * BLOCK_BYTES);
+        leg.note_rate(self.host.now());
     }
 
     /// A leg that was far behind is not any more: what is not owed to it is sent there at once.
