@@ -171,9 +171,10 @@ async fn the_page_has_no_script_but_its_own() {
     let page = String::from_utf8(body).unwrap();
     assert!(!page.contains("style=") && !page.contains(" onclick") && !page.contains("<style"));
     let scripts = page.matches("<script").count();
-    assert_eq!((scripts, page.matches("<script src=\"/").count()), (2, 2));
+    assert_eq!((scripts, page.matches("<script src=\"/").count()), (3, 3));
     for (target, kind) in [
         ("/common.js", "text/javascript"),
+        ("/remux.js", "text/javascript"),
         ("/page.js", "text/javascript"),
         ("/page.css", "text/css"),
         ("/icon.svg", "image/svg+xml"),

@@ -419,14 +419,19 @@ async fn log_in(stream: &mut TcpStream, unit: &Arc<Unit>) -> Option<(Connection,
             }
         };
         let header = response.encode(text.len() as u32);
+        // Before the answer: whoever has it may be through with all else before we go on.
+        let logins = {
+            let mut inner = unit.lock();
+            inner.isids.extend(outcome.is_some().then_some(request.isid));
+            inner.isids.len()
+        };
         stream.write_all(&bytes_of(&header, &text)).await.ok()?;
         if let Some(outcome) = outcome {
             framer.set(outcome.connection.framing(), Limits::full_feature(1 << 24));
-            let mut inner = unit.lock();
-            inner.isids.push(request.isid);
+            let inner = unit.lock();
             let connection = Connection {
                 unit: unit.clone(),
-                login: inner.isids.len(),
+                login: logins,
                 power_cuts: inner.power_cuts,
                 exp_cmd_sn: outcome.cmd_sn,
                 stat_sn: outcome.next_stat_sn,
