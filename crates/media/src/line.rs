@@ -138,7 +138,7 @@ impl State {
         }
     }
 
-    /// A read of so many bytes is done, which was asked for then.
+    /// A read of `bytes` is done, which was asked for at `since`.
     fn judge(&mut self, bytes: u64, since: Instant) {
         let (now, took) = (Instant::now(), since.elapsed());
         let Some((least, _)) = self.least.filter(|(_, at)| now - *at < LEAST_FOR) else {

@@ -102,7 +102,7 @@ class Session:
         except NotSeen:
             self.keep(video, what, None)
             return False
-        # A mount is made before the click here; whoever clicks waits for it where it is not there yet.
+        # A mount is made before the click here; whoever clicks waits for one that is not there yet.
         before_ms = self.served.connect_ms if what == COLD else 0.0
         self.keep(video, what, before_ms + said["frame_ms"])
         if what == COLD:

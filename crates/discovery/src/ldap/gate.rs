@@ -16,8 +16,8 @@ const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const CONTROLS: u8 = 0xa0;
 const REFERRAL: u8 = 0xa3;
-/// Optional parts of a bind response and an extended response (RFC 4511 §4.2.2, §4.12), told apart
-/// by their tags.
+/// Optional parts of a bind response and of an extended response (RFC 4511 §4.2.2, §4.12), told
+/// apart by their tags.
 const CREDENTIALS: u8 = 0x87;
 const RESPONSE_NAME: u8 = 0x8a;
 const RESPONSE_VALUE: u8 = 0x8b;

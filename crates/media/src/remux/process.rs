@@ -83,13 +83,13 @@ pub(super) struct Job {
 /// Why there is nothing more, before the end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Ended {
-    /// Of the program.
+    /// ffmpeg is missing, or has failed.
     #[error(transparent)]
     Program(#[from] ProbeError),
     /// Pictures are not in the order in which they are shown, and AVI has no times to tell it.
     #[error("it has H.264 with B-frames in AVI, which does not tell their order")]
     Unordered,
-    /// Of what it reads: the storage, or its owner.
+    /// The storage has failed, or its owner is editing it.
     #[error("{0}")]
     Storage(String),
 }

@@ -58,7 +58,7 @@ fn fits(owed_blocks: u64, redo_bytes: u64) -> bool {
     owed_blocks <= owed_max(redo_bytes)
 }
 
-/// So many blocks are owed at most where a redo log of so many bytes is the way.
+/// The most blocks that may be owed to a leg which is brought them by a redo log of `redo_bytes`.
 fn owed_max(redo_bytes: u64) -> u64 {
     // Scattered blocks have a header block for each row of pieces.
     redo_bytes.saturating_mul(OWED_PERCENT) / 100 / BLOCK_BYTES
