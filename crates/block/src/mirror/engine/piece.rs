@@ -156,7 +156,7 @@ pub(crate) async fn copy(
         let len = (blocks.end - blocks.start) * BLOCK_BYTES;
         let sent = match part.content {
             Some(here) if shared.legs().compares(leg) => {
-                send_different(session, offset, here).await
+                send_different(shared, leg, session, offset, here).await
             }
             content => send(session, offset, len, content).await,
         };
@@ -172,8 +172,18 @@ pub(crate) async fn copy(
     Ok(())
 }
 
-/// Looks whether a piece is there. What is there counts as copied. Returns how many blocks differ,
-/// which are owed as before.
+/// What a look at a piece has shown.
+#[derive(Default)]
+pub(crate) struct Looked {
+    /// Blocks that differ.
+    pub(crate) different: u64,
+    /// Bytes that came over the line beyond the piece's [`wire_bytes`](Piece::wire_bytes): of a
+    /// hole that is none there.
+    pub(crate) more_bytes: u64,
+}
+
+/// Looks whether a piece is there. What is there counts as copied, and what differs is owed as
+/// before.
 ///
 /// # Errors
 /// The local device's; those of the leg end its session, too.
@@ -182,42 +192,50 @@ pub(crate) async fn look(
     leg: usize,
     session: &Arc<Session>,
     piece: Piece,
-) -> Result<u64> {
-    let (mut from, mut different) = (piece.blocks.start, 0);
+) -> Result<Looked> {
+    let (mut from, mut found) = (piece.blocks.start, Looked::default());
     while let Some(part) =
         read_part(shared, leg, session, from..piece.blocks.end, piece.hole).await?
     {
         from = part.blocks.end;
-        let looked = differing(session, &part).await;
+        let looked = differing(shared, leg, session, &part).await;
         if let Err(error) = &looked {
             shared.legs().copy_ended(leg, session, part.blocks.clone(), false);
             shared.leg_failed(leg, session, error);
         }
-        let before = different;
-        for run in looked? {
-            different += run.end - run.start;
+        let (runs, read_bytes) = looked?;
+        let mut there = part.blocks.end - part.blocks.start;
+        for run in runs {
+            there -= run.end - run.start;
+            found.different += run.end - run.start;
             shared.legs().copy_ended(leg, session, run, false);
         }
         // The rest is there.
-        let there = part.blocks.end - part.blocks.start - (different - before);
         shared.legs().copy_ended(leg, session, part.blocks, true);
         shared.legs().found_there(leg, there);
+        found.more_bytes += if piece.hole { read_bytes } else { 0 };
     }
-    Ok(different)
+    Ok(found)
 }
 
-/// The runs of blocks of a part that are not there as they are here.
-async fn differing(session: &Arc<Session>, part: &Part) -> Result<Vec<Range<u64>>> {
+/// The runs of blocks of a part that are not there as they are here, and how many bytes came from
+/// there to know that.
+async fn differing(
+    shared: &Shared,
+    leg: usize,
+    session: &Arc<Session>,
+    part: &Part,
+) -> Result<(Vec<Range<u64>>, u64)> {
     let (offset, first) = (part.blocks.start * BLOCK_BYTES, part.blocks.start);
     let len = (part.blocks.end - first) * BLOCK_BYTES;
     let here = match &part.content {
         Some(here) => here,
-        None if says_hole(session, offset, len).await? => return Ok(Vec::new()),
+        None if says_hole(session, offset, len).await? => return Ok((Vec::new(), 0)),
         None => &Buf::zeroed(len as usize),
     };
-    let runs = different(session, offset, here).await?;
+    let runs = different(shared, leg, session, offset, here).await?;
     let blocks = |run: Range<usize>| first + run.start as u64..first + run.end as u64;
-    Ok(runs.into_iter().map(blocks).collect())
+    Ok((runs.into_iter().map(blocks).collect(), len))
 }
 
 /// What is sent next of a piece.
@@ -259,9 +277,16 @@ async fn read_part(
 }
 
 /// The runs of blocks that are not there as they are here, counted from the first.
-async fn different(session: &Arc<Session>, offset: u64, here: &Buf) -> Result<Vec<Range<usize>>> {
+async fn different(
+    shared: &Shared,
+    leg: usize,
+    session: &Arc<Session>,
+    offset: u64,
+    here: &Buf,
+) -> Result<Vec<Range<usize>>> {
     let block = BLOCK_BYTES as usize;
     let there = session.run(|device| device.read(offset, Buf::new(here.len()))).await?;
+    shared.legs().compared(leg, there.len() as u64);
     let pairs = here.chunks(block).zip(there.chunks(block));
     let mut runs: Vec<Range<usize>> = Vec::new();
     for (number, _) in pairs.enumerate().filter(|(_, (here, there))| here != there) {
@@ -274,9 +299,15 @@ async fn different(session: &Arc<Session>, offset: u64, here: &Buf) -> Result<Ve
 }
 
 /// Puts there what is not there already. Returns the bytes of data sent.
-async fn send_different(session: &Arc<Session>, offset: u64, here: Buf) -> Result<u64> {
+async fn send_different(
+    shared: &Shared,
+    leg: usize,
+    session: &Arc<Session>,
+    offset: u64,
+    here: Buf,
+) -> Result<u64> {
     let block = BLOCK_BYTES as usize;
-    let runs = different(session, offset, &here).await?;
+    let runs = different(shared, leg, session, offset, &here).await?;
     let here = here.freeze();
     let writes = runs.into_iter().map(|run| {
         let data = here.slice(run.start * block..(run.end * block).min(here.len()));

@@ -111,7 +111,7 @@ impl Shared {
 
     /// When a copy to the leg may send its next piece, where it sends one of `bytes` at `at`.
     pub(crate) fn pace(&self, leg: usize, at: Duration, bytes: u64) -> Duration {
-        let (rate, done) = (*lock(&self.resync_rate), self.legs.sent_bytes(leg));
+        let (rate, done) = (*lock(&self.resync_rate), self.legs.moved_bytes(leg));
         lock(&self.pacers)[leg].next_after(rate, (self.host.now(), at), bytes, done)
     }
 

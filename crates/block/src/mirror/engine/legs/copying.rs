@@ -48,9 +48,15 @@ impl Legs {
         }
     }
 
-    /// Bytes of data that went to the leg so far.
-    pub(crate) fn sent_bytes(&self, leg: usize) -> u64 {
-        self.lock()[leg].sent_bytes
+    /// Bytes of data that went to the leg so far, or came from it to be compared.
+    pub(crate) fn moved_bytes(&self, leg: usize) -> u64 {
+        let leg = &self.lock()[leg];
+        leg.sent_bytes + leg.compared_bytes
+    }
+
+    /// `bytes` more came from the leg to be compared.
+    pub(crate) fn compared(&self, leg: usize, bytes: u64) {
+        self.lock()[leg].compared_bytes += bytes;
     }
 
     /// `blocks` more were copied, for which `sent_bytes` bytes of data went to the leg.

@@ -59,6 +59,8 @@ pub(super) struct Leg {
     pub(super) is_committed: bool,
     pub(super) copy_rate: Rate,
     pub(super) sent_bytes: u64,
+    /// Bytes of data that copies have read there, to send only what differs.
+    pub(super) compared_bytes: u64,
     /// All of its image counts as differing: when it is in sync again, what a verification has
     /// found before does not hold any more.
     pub(super) is_renewed: bool,
@@ -168,6 +170,7 @@ impl Leg {
             is_committed: false,
             copy_rate: Rate::default(),
             sent_bytes: 0,
+            compared_bytes: 0,
             is_renewed: false,
             hurry: false,
             keeping: Keeping::default(),

@@ -15,7 +15,7 @@ use crate::mirror::{
     Inspection, Lag, LegState, LegStatus, Mode, OnLag, PromoteOptions, ResyncRate, TokioHost,
     Way as Caught, inspect, promote,
 };
-use crate::{BlockDevice, Buf, Bytes, Device, WriteFlags};
+use crate::{BlockDevice, Buf, Bytes, Device, WriteFlags, ZeroFlags};
 
 const KIB: usize = 1024;
 /// All of the room that there is.
@@ -145,6 +145,62 @@ async fn after_a_power_cut_here_what_differs_is_looked_for_and_there_is_an_image
         // Into its log, and home.
         assert!(leg.sent_bytes <= 160 << 10, "{mode:?}: {} bytes were sent", leg.sent_bytes);
     }
+}
+
+/// A mirror whose power failed here while something of each extent was under way, and which may go
+/// as fast as `rate` when it is opened again. Its leg takes `way` for each command. All of it
+/// is `byte`; zeroes are a hole here, and none there.
+async fn to_be_looked_through(bytes: u64, rate: ResyncRate, way: Duration, byte: u8) -> World {
+    let mut world = World::over(memory(bytes), 1);
+    world.config.mode = Mode::Sync;
+    world.config.redo_bytes = Some(256 << 10);
+    let far = DelayLayer::new(memory(2 * bytes), Delays::all(Delay::Fixed(way)), 1);
+    world.legs[0] = TestLeg::new("far", Arc::new(far));
+    world.create().await.unwrap();
+    world.open().await;
+    world.settled().await;
+    for extent in 0..bytes >> 20 {
+        world.write(extent << 20, 1 << 20, byte).await.unwrap();
+    }
+    world.kill();
+    if byte == 0 {
+        world.local.zero(0, bytes, ZeroFlags::new(true, false)).await.unwrap();
+    }
+    world.config.resync_rate = rate;
+    world.open().await;
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_looked_through_goes_as_fast_as_copies_may() {
+    let (ms, rate) = (Duration::from_millis(1), ResyncRate::BytesPerS(SIZE / 20));
+    for byte in [1, 0] {
+        let world = to_be_looked_through(SIZE, rate, ms, byte).await;
+        let start = tokio::time::Instant::now();
+        world.settled().await;
+        assert_near(start.elapsed(), 20);
+        world.assert_equal().await;
+    }
+}
+
+/// What comes from the leg to be compared is what the line carries, as what goes there is.
+#[tokio::test(start_paused = true)]
+async fn a_percentage_of_the_line_is_known_from_what_is_looked_through() {
+    const LARGE: u64 = 128 << 20;
+    // 64 pieces of 256 KiB each half second: 4 s without a limit, 2 of which are not limited.
+    let way = Duration::from_millis(500);
+    let world = to_be_looked_through(LARGE, ResyncRate::Percent(50), way, 1).await;
+    let start = tokio::time::Instant::now();
+    world.settled().await;
+    let took = start.elapsed().as_secs_f64();
+    // Beside the round trips around it. The floor of 1 MiB/s would be a minute and more.
+    assert!((5.0..25.0).contains(&took), "{took} s");
+    world.assert_equal().await;
+}
+
+fn assert_near(took: Duration, seconds: u64) {
+    let wanted = Duration::from_secs(seconds);
+    assert!(took.abs_diff(wanted) * 6 <= wanted, "{took:?}, wanted {wanted:?}");
 }
 
 #[tokio::test(start_paused = true)]
