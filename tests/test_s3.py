@@ -14,7 +14,7 @@ from support.processes import that_name, until
 
 from enkaku_lab import cluster, s3_beyond, s3_btio, s3_mixed
 from enkaku_lab.cluster import Line, Seen
-from enkaku_lab.peers import btio
+from enkaku_lab.peers import btio, enkaku
 from enkaku_lab.peers.btio import Work
 from enkaku_lab.process import LabError
 
@@ -178,6 +178,25 @@ def test_blocks_messages_and_round_trips_go_where_they_should(out: Path, tmp_pat
     assert "flushed, merged: T(0)" in text and "enkaku attach --cache=none" in text
     assert "flushed, beside a copy" in text and "“merged is as fast as separate at every k”" in text
     assert all((tmp_path / "figures" / f"s3-mixed.{kind}").exists() for kind in ("svg", "csv"))
+
+
+def test_a_marked_copy_goes_in_a_class_of_its_own(out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    carried: list[dict[str, int]] = []
+
+    def counted(place: cluster.Cluster, *words: object) -> tuple[dict, Seen]:
+        ran = measured(place, *words)
+        first = enkaku.report("wan", "show", place.lab.name)["nodes"][0]
+        carried.append({part["class"]: part["bytes"] for part in first["to_switch"]["classes"]})
+        return ran
+
+    measured = s3_mixed._run
+    monkeypatch.setattr(s3_mixed, "_run", counted)
+    words = ["--quick", "merged", "--marked", "--count", "2", "--beside", "--latency", "0"]
+    s3_mixed.main([*words, "--out", str(out), "--docs", str(tmp_path)])
+    alone, beside = carried
+    assert alone["rest"] > 72 * MIB and alone["cs1"] == 0, alone
+    assert beside["cs1"] > MIB and beside["rest"] - alone["rest"] > 72 * MIB, beside
+    assert "flushed, beside a marked copy" in (tmp_path / "s3-mixed.md").read_text()
 
 
 def _turns(count: int, total_s: float, send_s: float) -> s3_mixed.Turns:

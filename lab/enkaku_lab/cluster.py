@@ -48,9 +48,12 @@ class Line:
     rate: str = "1gbit"
     rtt: str = "100us"
     queue: str = "256k"
+    classes: str = ""
+    """Of marks, as `enkaku wan up --classes` takes them; one queue for all where it is empty."""
 
     def words(self) -> list[object]:
-        return ["--rate", self.rate, "--rtt", self.rtt, "--queue", self.queue]
+        words = ["--rate", self.rate, "--rtt", self.rtt, "--queue", self.queue]
+        return [*words, *(["--classes", self.classes] if self.classes else [])]
 
 
 class Node:

@@ -35,6 +35,8 @@ RUNS = REPEAT * len(SHAPES) * (2 * len(COUNTS) + 3)
 SECONDS = REPEAT * len(SHAPES) * ((1 + 2) * sum(COUNTS) * BLOCKS * 9e-3 + 3 * LATENCY_S + 30)
 """About: a message of 1 MiB takes 9 ms at 1 Gbit/s, twice as long beside a copy."""
 COPY_PORT = 5201
+MARK, CLASSES = "cs1", "weighted,rest=9,cs1=1"
+"""Of a copy that is marked, and of the lines then."""
 MPI_IO = "OMPIO"
 """Not used; the words of Open MPI name one."""
 UNCACHED = ["--cache=none"]
@@ -78,6 +80,15 @@ class Study:
     beside: Sequence[bool] = (False,)
     """Without a copy, with one."""
 
+    @property
+    def marked(self) -> bool:
+        """Lines have a class for the copy's mark."""
+        return bool(self.line.classes)
+
+    def way(self, how: str, beside: bool) -> str:
+        """A run's in words."""
+        return f"{how}, beside a {'marked ' if self.marked else ''}copy" if beside else how
+
 
 @dataclass(frozen=True)
 class Turns:
@@ -111,12 +122,13 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--blocks", type=int, help="of 1 MiB [default: 200; 1000 in the paper]")
     parser.add_argument("--latency", type=int, metavar="SECONDS", help="0: no round trips")
     parser.add_argument("--beside", action=argparse.BooleanOptionalAction, help="again, beside a copy [default: not with --quick]")
+    parser.add_argument("--marked", action="store_true", help=f"the copy is marked {MARK}, lines have --classes {CLASSES}; no figures: S3 has none of it")
     parser.add_argument("--quick", action="store_true", help="few blocks, once")
     options = parser.parse_args(arguments)
     shapes = cluster.chosen(options.names)
     few = options.quick
     study = Study(
-        Line(options.rate, options.rtt),
+        Line(options.rate, options.rtt, classes=CLASSES if options.marked else ""),
         shapes,
         options.how or ["flushed"],
         sorted(set(options.count or (QUICK_COUNTS if few else COUNTS))),
@@ -173,7 +185,7 @@ def _place(study: Study, shape: str, parent: Path) -> Iterator[Cluster]:
 
 def _measure(study: Study, place: Cluster, program: Path) -> Iterator[Turns | Trips]:
     for beside in study.beside:
-        with _copy(place) if beside else nullcontext():
+        with _copy(place, study.marked) if beside else nullcontext():
             for how in study.how:
                 for count in study.counts:
                     yield _turns(study, place, program, how, count, beside)
@@ -185,21 +197,18 @@ def _turns(study: Study, place: Cluster, program: Path, how: str, count: int, be
     words = ["--messages", count, "--blocks", study.blocks, "--block-bytes", BLOCK_BYTES]
     words += ["--file", place.mount / "blocks", *HOW[how]]
     report, seen = _run(place, program, words)
-    say(f"{place.shape}, {_way(how, beside)}, k = {count}: {report['total_s']:.2f} s")
+    say(f"{place.shape}, {study.way(how, beside)}, k = {count}: {report['total_s']:.2f} s")
     return Turns(place.shape, how, count, seen, report, beside)
 
 
-def _way(how: str, beside: bool) -> str:
-    return f"{how}, beside a copy" if beside else how
-
-
 @contextmanager
-def _copy(place: Cluster) -> Iterator[None]:
+def _copy(place: Cluster, marked: bool) -> Iterator[None]:
     """From node 1 to node 2 over the network of the messages, without pause and without a disk."""
     sender, receiver = place.computing
     address = f"{MESSAGES}.{receiver.number}"
     with iperf3.serve(place.folder, address=address, port=COPY_PORT, within=receiver.inside):
         argv = [need("iperf3"), "--client", address, "--port", COPY_PORT, "--time", f"{RUN_S_MAX:.0f}", "--forceflush"]
+        argv += ["--dscp", MARK] if marked else []
         with peer(sender.inside(argv), place.folder / "copy.log") as copying:
             copying.wait_for_output("connected to")
             yield
@@ -274,7 +283,7 @@ def _turn_rows(study: Study, turns: list[Turns]) -> list[list[str]]:
         ratio = took[MERGED] / took[SEPARATE] if {MERGED, SEPARATE} <= set(took) else None
         merged = [one for one in these if one.shape == MERGED]
         late = max((one.seen.late for one in merged), default=None)
-        row = [_way(how, beside), str(count)]
+        row = [study.way(how, beside), str(count)]
         row += [f"{took[shape]:.2f}" if shape in took else GAP for shape in SHAPES]
         row += [f"{ratio:.3f}" if ratio else GAP]
         row += [f"{median([m.seen.dropped for m in merged]):.0f}" if merged else GAP]
@@ -309,8 +318,9 @@ def _by_count(study: Study, turns: list[Turns], shape: str, how: str) -> s3_figu
 
 
 def _draw(study: Study, ran: list[Turns | Trips], path: Path, facts: dict) -> str:
-    """Figures 13, 15 and 16, of the first way of writing; what is judged. Nothing without runs of both kinds."""
-    if not _expects(study):
+    """Figures 13, 15 and 16, of the first way of writing; what is judged. Nothing without runs of both kinds, nor of
+    a copy that is marked."""
+    if study.marked or not _expects(study):
         return ""
     how = study.how[0]
     turns = [one for one in ran if isinstance(one, Turns) and one.how == how]
