@@ -35,8 +35,8 @@ last run of each, the file read by other nodes than wrote it, every bit compared
 PAGE = """# BT-IO on one network for messages and storage
 
 Made by `python -m enkaku_lab s3-btio --docs docs`; do not edit. Class {size}, {nodes} compute nodes
-with {ranks} ranks each, {mpi}, MPI-IO by {mpi_io}; each line {rate}, RTT to the switch {rtt}.
-Volumes are ext4 on a loop device: on a local file, on `enkaku attach --fuse {options}` over a
+with {ranks} each, {mpi}, MPI-IO by {mpi_io}; each line {rate}, RTT to the switch {rtt}.
+Volumes are ext4 on a loop device: on a local file, on `enkaku attach {options}` over a
 second network, or over that of the messages; each node writes a file of its own there, with what
 its ranks have. {machine}
 
@@ -254,8 +254,8 @@ def sentence(study: Study, ran: list[Ran]) -> str:
 
 
 def _page(study: Study, mpi: str, where: str, body: list[str]) -> str:
-    words = {"size": study.pace.size, "nodes": study.pace.nodes, "ranks": study.pace.ranks}
-    words |= {"mpi": mpi, "mpi_io": study.mpi_io, "options": " ".join(study.options)}
+    words = {"size": study.pace.size, "nodes": study.pace.nodes, "ranks": "1 rank" if study.pace.ranks == 1 else f"{study.pace.ranks} ranks"}
+    words |= {"mpi": mpi, "mpi_io": study.mpi_io, "options": " ".join(["--fuse", *study.options])}
     words |= {"rate": study.line.rate, "rtt": study.line.rtt}
     text = "\n\n".join([fenced(body[0], body[1]), *filter(None, body[2:])])
     return PAGE.format(**words, machine=where, body=text)
