@@ -196,7 +196,7 @@ def test_a_marked_copy_goes_in_a_class_of_its_own(out: Path, tmp_path: Path, mon
     alone, beside = carried
     assert alone["rest"] > 72 * MIB and alone["cs1"] == 0, alone
     assert beside["cs1"] > MIB and beside["rest"] - alone["rest"] > 72 * MIB, beside
-    assert "flushed, beside a marked copy" in (tmp_path / "s3-mixed.md").read_text()
+    assert "flushed, beside a marked copy" in (tmp_path / "s3-mixed-marked.md").read_text()
 
 
 def _turns(count: int, total_s: float, send_s: float) -> s3_mixed.Turns:

@@ -200,7 +200,8 @@ def _draw(study: Study, ran: list[Ran], path: Path, facts: dict) -> str:
         took_s.setdefault((one.subtype, one.shape), []).append(one.report["seconds"]["max"])
         mops.setdefault((one.subtype, one.shape), []).append(one.report["mop_per_s"])
     pace = study.pace
-    run = f"class {pace.size}, {pace.nodes} nodes with {pace.ranks} ranks, {study.line.rate}, RTT {study.line.rtt}, {pace.repeat} runs each"
+    each, runs = _counted(pace.ranks, "rank"), _counted(pace.repeat, "run")
+    run = f"class {pace.size}, {pace.nodes} nodes with {each}, {study.line.rate}, RTT {study.line.rtt}, {runs} each"
     head = s3_figures.head_of(facts, machine.summary(facts), run)
     late = max(one.seen.late for one in ran)
     return markdown(s3_figures.btio(path, head, took_s, mops, late))
@@ -253,8 +254,12 @@ def sentence(study: Study, ran: list[Ran]) -> str:
     return f"Run time on one network, as a multiple of that on two: {', '.join(parts)}."
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def _page(study: Study, mpi: str, where: str, body: list[str]) -> str:
-    words = {"size": study.pace.size, "nodes": study.pace.nodes, "ranks": "1 rank" if study.pace.ranks == 1 else f"{study.pace.ranks} ranks"}
+    words = {"size": study.pace.size, "nodes": study.pace.nodes, "ranks": _counted(study.pace.ranks, "rank")}
     words |= {"mpi": mpi, "mpi_io": study.mpi_io, "options": " ".join(["--fuse", *study.options])}
     words |= {"rate": study.line.rate, "rtt": study.line.rtt}
     text = "\n\n".join([fenced(body[0], body[1]), *filter(None, body[2:])])

@@ -19,6 +19,8 @@ SOURCE = "PC cluster whose storage network is merged into its front-end network,
 COLOURS = {LOCAL: "#7F7F7F", SEPARATE: "#0072B2", MERGED: "#E69F00"}
 ALMOST, NEAR, CLEARLY = 1.05, 0.2, 1.2
 """“Almost nothing” is at most so many times, “about” within this share, “clearly slower” at least so many times."""
+ROOM = 1.1
+"""Of an axis, as a multiple of the highest point."""
 Runs = Mapping[tuple[str, str], Sequence[float]]
 """Of a subtype and a storage, each run's value."""
 
@@ -65,7 +67,7 @@ def btio(path: Path, head: Mapping[str, object], took_s: Runs, mops: Runs, late:
                 ax.plot([place], [median(values)], "_", color=COLOURS[shape], markersize=28, label=f"{shape}, median")
             ax.set_xticks(range(len(shapes)), shapes)
             ax.set_xlim(-0.6, len(shapes) - 0.4)
-            ax.set_ylim(bottom=0)
+            ax.set_ylim(0, ROOM * max(max(runs[subtype, shape]) for shape in shapes))
             ax.set_title(subtype, fontsize=11)
         axes[row][0].set_ylabel(label)
     _finish(chart, path, head, found)

@@ -57,10 +57,13 @@ network, packets that found a full queue, and the part of the time in which the 
 and had no processor; * above {LATE:.0%}: there the machine was the limit. T(0), t: of each storage, the
 time without messages, and a message's in the run with most of them. A run is expected to take the
 longer of T(0) and the time of its messages; off by: how far the medians are from that at most."""
+MARKED = f"""
+The copy beside them is marked {MARK}, and each line has `--classes {CLASSES}`: the copy gets
+a tenth where others want all, and nobody waits in its queue. Without: [s3-mixed.md](s3-mixed.md)."""
 PAGE = """# Storage and messages by turns
 
-Made by `python -m enkaku_lab s3-mixed --docs docs`; do not edit. {blocks} blocks a run,
-{repeat} of each; each line {rate}, RTT to the switch {rtt}; `enkaku attach {options}`. {machine}
+Made by `python -m enkaku_lab {made} --docs docs`; do not edit. {blocks} blocks a run,
+{repeat} of each; each line {rate}, RTT to the switch {rtt}; `enkaku attach {options}`.{copy} {machine}
 
 {body}
 """
@@ -152,9 +155,10 @@ def main(arguments: list[str]) -> None:
     judged = _draw(study, ran, options.out / s3_figures.MIXED, facts)
     print("\n".join([*body, judged]))
     if options.docs:
-        page = options.docs / "s3-mixed.md"
+        page = options.docs / f"s3-mixed{'-marked' if study.marked else ''}.md"
         words = {"blocks": study.blocks, "repeat": study.repeat, "options": " ".join(study.options)}
         words |= {"rate": study.line.rate, "rtt": study.line.rtt, "machine": machine.summary(facts)}
+        words |= {"made": "s3-mixed --marked", "copy": MARKED} if study.marked else {"made": "s3-mixed", "copy": ""}
         parts = [fenced(*body), judged]
         parts += [s3_figures.keep(options.out / s3_figures.MIXED, options.docs)] if judged else []
         page.write_text(PAGE.format(**words, body="\n\n".join(filter(None, parts))))
