@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 from support import filesystems as fs
-from support.chromium import browser
 from support.media import Page, serve, wait_for
 
+from enkaku_lab.chromium import Page as Tab
+from enkaku_lab.chromium import browser
 from enkaku_lab.peers import Target, enkaku, need
 from enkaku_lab.process import Peer, run
 
@@ -321,24 +322,30 @@ def test_a_program_that_is_missing_is_named(clips: Path, tmp_path: Path):
         assert page.curl(video["src"], "--range", "0-9")[0] == 206
 
 
+@contextmanager
+def playing(page: Page, folder: Path, title: str) -> Iterator[Tab]:
+    """A browser on which a video has begun."""
+    with browser(folder) as opened, opened.page(f"{page.url}/#{page.video(title)['id']}") as tab:
+        wait_for(lambda: is_at(tab, 0.5), "playing", 60)
+        yield tab
+
+
+def is_at(tab: Tab, second: float) -> bool:
+    """It plays there, or at most ten seconds later."""
+    now = tab.evaluate("video.readyState >= 3 && !video.seeking && video.currentTime")
+    return bool(now) and second <= float(now) < second + 10
+
+
 @pytest.mark.needs("chromium")
 def test_a_browser_plays_it_seeks_and_leaves_alone_what_it_can_play(clips: Path, tmp_path: Path):
     with shown(clips, tmp_path, "tele.ts", "perhaps.mkv", "tele.en.srt") as (page, _):
-        with browser(tmp_path) as tab:
-            tab.open(f"{page.url}/#{page.video('tele')['id']}")
-
-            def is_at(second: float) -> bool:
-                ready = "video.readyState >= 3 && !video.seeking && video.currentTime"
-                now = tab.evaluate(f"document.readyState === 'complete' && window.video && {ready}")
-                return bool(now) and second <= float(now) < second + 10
-
-            wait_for(lambda: is_at(0.5), "playing", 60)
+        with playing(page, tmp_path, "tele") as tab:
             assert str(tab.evaluate("video.currentSrc")).startswith("blob:")
             assert abs(float(tab.evaluate("video.duration")) - SECONDS) < 1
             # Far beyond what it has fetched, and back again.
             for second in (50, 5):
                 tab.evaluate(f"video.currentTime = {second}")
-                wait_for(lambda second=second: is_at(second + 0.3), f"at {second}", 30)
+                wait_for(lambda second=second: is_at(tab, second + 0.3), f"at {second}", 30)
                 assert not tab.evaluate("at('trouble').textContent")
             tab.evaluate("video.currentTime = 41")
             cue = "video.textTracks[0].activeCues?.[0]?.text"
@@ -348,5 +355,5 @@ def test_a_browser_plays_it_seeks_and_leaves_alone_what_it_can_play(clips: Path,
             wait_for(lambda: not programs(page), "ended", 10)
             mkv = page.video("perhaps")
             tab.evaluate(f"open('{mkv['id']}'); 1")
-            wait_for(lambda: is_at(0.5), "playing", 60)
+            wait_for(lambda: is_at(tab, 0.5), "playing", 60)
             assert str(tab.evaluate("video.currentSrc")).endswith(mkv["src"])
