@@ -2,23 +2,29 @@
 fetched by curl, byte by byte; storage that goes away and comes back; guests that mean no good."""
 
 import hashlib
+import os
 import random
+import re
 import shutil
 import socket
 import time
 import tomllib
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 from support import filesystems as fs
 from support.media import serve, wait_for
 
+from enkaku_lab.chromium import browser
 from enkaku_lab.peers import Target, enkaku, need
 from enkaku_lab.process import run
 
 MIB = 1 << 20
 FILM = "films/Ein Film ü.mp4"
+CHANGED_S = 1_750_000_000
+"""2025-06-15T15:06:40Z."""
 SRT = "1\n00:00:00,500 --> 00:00:02,000\nHello & <b>you</b>\n"
 with_ffmpeg = pytest.mark.needs("mke2fs", "curl", "ffmpeg", "ffprobe")
 
@@ -203,8 +209,10 @@ def films(tmp_path: Path) -> Path:
     title = ["-metadata", "title=Küche <b>1</b>"]
     codecs = ["-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p", "-c:a", "aac"]
     # The index of an MP4 is at its end unless it is asked for at the start.
+    title += ["-metadata", "creation_time=2024-05-01T10:00:00Z"]
     run([*quiet, *picture, *sound, *codecs, *title, source / "films/a_kitchen.mp4"])
     run([*quiet, *picture, *codecs[:6], source / "films/deep/silent.mkv"])
+    os.utime(source / "films/deep/silent.mkv", (CHANGED_S, CHANGED_S))
     (source / "films/a_kitchen.en.srt").write_text(SRT)
     (source / "films/broken.mp4").write_bytes(random.Random(1).randbytes(5000))
     playlist = "#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\nhttp://127.0.0.1:9/x.ts\n"
@@ -238,6 +246,10 @@ def test_what_is_published_is_found_and_plays(films: Path, tmp_path: Path):
         assert abs(kitchen["duration_s"] - 12) < 0.5
         assert kitchen["subtitles"] == [{"path": "/films/a_kitchen.en.srt", "language": "en"}]
         assert (silent["title"], silent["container"]) == ("silent", "matroska")
+        file = (tmp_path / "source/films/deep/silent.mkv").stat()
+        assert silent["bytes"] == file.st_size
+        assert silent["recorded"] == datetime.fromtimestamp(CHANGED_S, timezone.utc)
+        assert kitchen["recorded"] == datetime.fromisoformat("2024-05-01T10:00:00+00:00")
         # Once more, nothing is other than it was; a person's words stay.
         before = catalogue.stat()
         assert published(*words, code=1)[0] == "published 0, unchanged 2, left out 2"
@@ -247,8 +259,16 @@ def test_what_is_published_is_found_and_plays(films: Path, tmp_path: Path):
         (catalogue.parent / silent["poster"]).unlink()
         assert published(*words, code=1)[0] == "published 1, unchanged 1, left out 2"
         assert catalogue.read_text() == mine
+        # A catalogue from before there were sizes and dates is served, and gets them.
+        catalogue.write_text(re.sub(r"(?m)^(bytes|recorded) = .*\n", "", mine))
         with serve(catalogue) as page:
             one = page.video("kitchen home")
+            assert (one["bytes"], one["recorded"]) == (None, None)
+        assert published(*words, code=1)[0] == "published 2, unchanged 0, left out 2"
+        assert tomllib.loads(catalogue.read_text()) == tomllib.loads(mine)
+        with serve(catalogue) as page:
+            one = page.video("kitchen home")
+            assert one["bytes"] == kitchen["bytes"]
             assert one["title"] == "Küche <b>1</b>"
             status, picture = page.curl(one["poster"])
             assert status == 200 and picture.startswith(b"\xff\xd8\xff")
@@ -303,3 +323,27 @@ def test_a_browser_plays_it(films: Path, tmp_path: Path):
         assert "Küche &lt;b&gt;1&lt;/b&gt;" in done.stdout, "it is text, not markup"
         assert f'src="{video["src"]}"' in done.stdout
         assert "cannot play" not in done.stdout
+
+
+@pytest.mark.needs("ffmpeg", "ffprobe", "chromium")
+def test_a_page_tells_sizes_and_dates_and_shows_the_newest_first(films: Path, tmp_path: Path):
+    catalogue = tmp_path / "catalogue.toml"
+    published(films, "/films", "--catalogue", catalogue, code=1)
+    text = catalogue.read_text()
+    text = re.sub(r'(?s)(title = "silent".*?\nbytes = )\d+', r"\g<1>1_549_900_000", text)
+    catalogue.write_text(text)
+    with serve(catalogue) as page, browser(tmp_path) as opened, opened.page(page.url) as tab:
+        script = "[...document.querySelectorAll('#grid .name')].map((one) => one.textContent)"
+
+        def shows(*titles: str) -> bool:
+            return tab.evaluate(script) == list(titles)
+
+        wait_for(lambda: shows("Küche <b>1</b>", "silent"), "by title", 60)
+        tab.evaluate("sort.value = 'newest'; sort.dispatchEvent(new Event('change')); 1")
+        wait_for(lambda: shows("silent", "Küche <b>1</b>"), "the newest first")
+        about = "document.querySelector('#grid .where').textContent"
+        assert "2025" in str(tab.evaluate(about))
+        tab.evaluate("open(grid.firstElementChild.dataset.id); 1")
+        wait_for(lambda: "1.5 GB" in str(tab.evaluate("at('about').textContent")), "told")
+        said = tab.evaluate("[0, 999, 1000, 999_499, 999_500, 9_949_999, 5e15].map(size).join()")
+        assert said == "0 bytes,999 bytes,1.0 kB,999 kB,1.0 MB,9.9 MB,5000 TB"

@@ -1,6 +1,7 @@
 """`enkaku media` with its catalogue in OpenLDAP: what is published is found with ldapsearch and plays on the
 page; names that mean no good; a directory that dies and returns; passwords and certificates that are wrong."""
 
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.needs("slapd", "ldapsearch", "mke2fs", "curl", "ffmpeg"
 MIB = 1 << 20
 HOSTILE = "*)(uid=*),o=x\\00;\"ü\" +#"
 FILE = "films/*)(cn=*,o=x\\ü+.mp4"
+CHANGED_S = 1_600_000_000
+"""2020-09-13T12:26:40Z."""
 FAST = ("--directory-every", "1s")
 
 
@@ -33,8 +36,10 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
     picture = ["-f", "lavfi", "-i", "testsrc2=size=160x90:rate=5:duration=1"]
     run([*quiet, *picture, "-c:v", "libx264", "-pix_fmt", "yuv420p", first])
     copy = [*quiet, "-i", first, "-c", "copy", "-metadata"]
+    os.utime(first, (CHANGED_S, CHANGED_S))
     run([*copy, f"title={HOSTILE}", source / FILE])
-    run([*copy, "title=Boat", source / "films/boat.mp4"])
+    made = ["-metadata", "creation_time=2024-05-01T10:00:00Z"]
+    run([*copy, "title=Boat", *made, source / "films/boat.mp4"])
     (source / "films/kyoto.en.srt").write_text("1\n00:00:00,100 --> 00:00:00,900\nHello\n")
     return source
 
@@ -89,6 +94,10 @@ def test_what_is_published_is_found_and_plays(
     kyoto = next(entry for entry in before if entry["ekTitle"] == ["kyoto"])
     assert kyoto["ekPath"] == ["/films/kyoto.mp4"]
     assert kyoto["ekDurationMs"] == ["1000"]
+    assert kyoto["ekBytes"] == [str((films / "films/kyoto.mp4").stat().st_size)]
+    assert kyoto["ekRecorded"] == ["20200913122640Z"], "what the file system says"
+    boat = next(entry for entry in before if entry["ekTitle"] == ["Boat"])
+    assert boat["ekRecorded"] == ["20240501100000Z"], "what the file itself says"
     assert (kyoto["ekMediaType"], kyoto["ekTag"]) == (["video/mp4"], ["a,b"])
     assert kyoto["ekSubtitles"] == ['{"path":"/films/kyoto.en.srt","language":"en"}']
     assert kyoto["ekThumbnail"][0].startswith(": /9j/"), "JPEG in base64"
@@ -109,6 +118,13 @@ def test_what_is_published_is_found_and_plays(
         assert page.curl(kyoto_there["poster"])[1].startswith(b"\xff\xd8\xff")
         assert b"Hello" in page.curl(kyoto_there["subtitles"][0]["src"])[1]
         assert page.home()["name"] == "attic, left"
+
+        assert kyoto_there["bytes"] == (films / "films/kyoto.mp4").stat().st_size
+        assert kyoto_there["recorded"] == "2020-09-13T12:26:40Z"
+        # The one whose file is the youngest comes first: its file does not say when it was made.
+        newest = page.json("/api/videos?sort=newest")["videos"]
+        assert [video["title"] for video in newest] == [HOSTILE, "Boat", "kyoto"]
+        assert titles(page, "2020-09") == ["kyoto"]
 
         # Once more, nothing is written; then what has changed, and nothing else.
         assert publish(directory, *words)[0] == said(0, 0, 0, 3)
@@ -140,6 +156,39 @@ def test_a_folder_whose_last_video_is_gone_has_none(
     # Of one that never had any, it is said.
     complaint = publish(directory, *words, code=1)[1]
     assert "no video there" in complaint, complaint
+
+
+def test_what_was_published_without_size_and_date_gets_them(
+    directory: Slapd, target: Target, disk: Path
+):
+    words = [disk, "/films", "--as", target.url()]
+    publish(directory, *words)
+    named = directory.entries("(objectClass=ekVideo)", "ekTitle")
+    old = "".join(
+        f"dn: {entry['dn'][0]}\nchangetype: modify\ndelete: ekBytes\n-\ndelete: ekRecorded\n\n"
+        for entry in named
+        if entry["ekTitle"] != ["kyoto"]
+    )
+    # A person knows better when it was recorded, and says so in a zone.
+    mine = "".join(
+        f"dn: {entry['dn'][0]}\nchangetype: modify\nreplace: ekRecorded\nekRecorded: 198707142015+0200\n\n"
+        for entry in named
+        if entry["ekTitle"] == ["kyoto"]
+    )
+    directory.tool("ldapmodify", ldif=old + mine)
+    with serve_from(directory, "--no-accounts") as page:
+        videos = page.json("/api/videos")["videos"]
+        known = {video["title"]: (video["bytes"], video["recorded"]) for video in videos}
+        assert known["Boat"] == known[HOSTILE] == (None, None)
+        assert known["kyoto"][1] == "1987-07-14T18:15:00Z"
+        newest = page.json("/api/videos?sort=newest")["videos"]
+        assert newest[0]["title"] == "kyoto", "of the others it is not known"
+    assert publish(directory, *words)[0] == said(0, 3, 0, 0)
+    after = directory.entries("(objectClass=ekVideo)", "ekTitle", "ekBytes", "ekRecorded")
+    assert all(entry["ekBytes"] and entry["ekRecorded"] for entry in after)
+    kyoto = next(entry for entry in after if entry["ekTitle"] == ["kyoto"])
+    assert kyoto["ekRecorded"] == ["19870714181500Z"]
+    assert publish(directory, *words)[0] == said(0, 0, 0, 3)
 
 
 def test_beside_a_file_it_has_what_the_file_has(

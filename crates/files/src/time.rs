@@ -15,7 +15,7 @@ pub struct Timestamp {
 
 impl Timestamp {
     /// From the calendar, if there is such a day and time; leap seconds count as the second before.
-    pub(crate) fn from_civil(date: [u32; 3], time: [u32; 3], nanos: u32) -> Option<Self> {
+    pub fn from_civil(date: [u32; 3], time: [u32; 3], nanos: u32) -> Option<Self> {
         let ([year, month, day], [hour, minute, second]) = (date, time);
         let days_max = match month {
             4 | 6 | 9 | 11 => 30,

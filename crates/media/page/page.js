@@ -17,10 +17,11 @@ const BUSY_MS = 5000;
 
 const grid = at("grid");
 const search = at("search");
+const sort = at("sort");
 const video = at("video");
 const videos = new Map();
 let homes = new Map();
-let shown = { query: null, total: 0, count: 0, loading: false };
+let shown = { query: null, sort: null, total: 0, count: 0, loading: false };
 let asked = 0;
 let current = null;
 let waiting = null;
@@ -74,13 +75,45 @@ const clock = (seconds) => {
   return h ? `${h}:${two(m)}:${two(s)}` : `${m}:${two(s)}`;
 };
 
+// As people say it: 740 kB, 1.5 GB.
+const size = (bytes) => {
+  if (bytes === null) return "";
+  const units = ["bytes", "kB", "MB", "GB", "TB"];
+  let [number, unit] = [bytes, 0];
+  while (number >= 999.5 && unit < units.length - 1) [number, unit] = [number / 1000, unit + 1];
+  return `${unit && number < 9.95 ? number.toFixed(1) : Math.round(number)} ${units[unit]}`;
+};
+
+const day = (time) => (time ? new Date(time).toLocaleDateString() : "");
+
+// In which order videos are shown is this browser's to remember, if it has a storage.
+const order = {
+  key: "enkaku order",
+  restore() {
+    try {
+      const kept = localStorage.getItem(this.key);
+      if ([...sort.options].some((option) => option.value === kept)) sort.value = kept;
+    } catch {
+      // By title.
+    }
+  },
+  keep() {
+    try {
+      localStorage.setItem(this.key, sort.value);
+    } catch {
+      // Until the page is left.
+    }
+  },
+};
+
 // ── all videos ──────────────────────────────────────────────────────────────────────────────────
 
 async function find(query) {
   const turn = ++asked;
-  shown = { query, total: 0, count: 0, loading: true };
+  shown = { query, sort: sort.value, total: 0, count: 0, loading: true };
   try {
-    const found = await get(`${base}/api/videos?${new URLSearchParams({ q: query, limit: BATCH })}`);
+    const part = { q: query, sort: shown.sort, limit: BATCH };
+    const found = await get(`${base}/api/videos?${new URLSearchParams(part)}`);
     if (turn !== asked) return; // somebody has typed on
     grid.replaceChildren();
     add(found);
@@ -102,7 +135,7 @@ async function more() {
   const turn = asked;
   shown.loading = true;
   try {
-    const part = { q: shown.query, limit: BATCH, offset: shown.count };
+    const part = { q: shown.query, sort: shown.sort, limit: BATCH, offset: shown.count };
     const found = await get(`${base}/api/videos?${new URLSearchParams(part)}`);
     if (turn !== asked) return;
     add(found);
@@ -165,8 +198,9 @@ function markHomes() {
   for (const item of grid.children) {
     const home = homes.get(item.dataset.home);
     item.classList.toggle("off", Boolean(isOff(home)));
-    const tags = videos.get(item.dataset.id).tags.join(", ");
-    item.querySelector(".where").textContent = isOff(home) ? brief(home) : tags;
+    const one = videos.get(item.dataset.id);
+    const about = [day(one.recorded), one.tags.join(", ")].filter(Boolean).join(" · ");
+    item.querySelector(".where").textContent = isOff(home) ? brief(home) : about;
   }
 }
 
@@ -207,7 +241,8 @@ async function open(id) {
   at("title").textContent = current.title;
   at("download").href = current.src;
   const kind = [current.container, current.video_codec, current.audio_codec].filter(Boolean);
-  at("about").textContent = [current.home, ...current.tags, kind.join(" ")].filter(Boolean).join(" · ");
+  const about = [current.home, ...current.tags, day(current.recorded), size(current.bytes), kind.join(" ")];
+  at("about").textContent = about.filter(Boolean).join(" · ");
   at("player").hidden = false;
   document.body.classList.add("playing");
   load(memory.get(id));
@@ -358,6 +393,7 @@ function move(key) {
 
 function pressed(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target === sort) return; // its keys are its own
   const key = event.key;
   const isTyping = event.target === search;
   if (current) {
@@ -388,6 +424,10 @@ let typing = 0;
 search.addEventListener("input", () => {
   clearTimeout(typing);
   typing = setTimeout(() => find(search.value.trim()), TYPING_MS);
+});
+sort.addEventListener("change", () => {
+  order.keep();
+  find(search.value.trim());
 });
 document.addEventListener("keydown", pressed);
 at("back").addEventListener("click", close);
@@ -432,6 +472,7 @@ async function greet() {
 
 at("leave").addEventListener("click", leave);
 document.body.classList.toggle("shared", Boolean(base));
+order.restore();
 greet()
   .then(() => find(""))
   .then(() => {

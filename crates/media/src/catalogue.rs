@@ -11,6 +11,7 @@ use backends::Location;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
+use crate::recorded::Recorded;
 use crate::text::hex;
 
 /// Bytes of the file: 20,000 videos with all that is told of them.
@@ -116,6 +117,10 @@ pub struct Video {
     pub tags: Vec<String>,
     /// How long it is.
     pub duration_s: Option<f64>,
+    /// How large its file is.
+    pub bytes: Option<u64>,
+    /// When it was recorded.
+    pub recorded: Option<Recorded>,
     /// Container and codecs, as ffprobe calls them.
     pub container: Option<String>,
     /// See `container`.
@@ -142,6 +147,8 @@ impl Video {
             subtitles: Vec::new(),
             tags: Vec::new(),
             duration_s: None,
+            bytes: None,
+            recorded: None,
             container: None,
             video_codec: None,
             audio_codec: None,
@@ -159,7 +166,8 @@ impl Video {
     /// With what a search looks at, which is made of all the rest.
     fn with_search_text(mut self) -> Self {
         let (title, home, path, tags) = (&self.title, &self.home, &self.path, self.tags.join("\n"));
-        self.found_by = format!("{title}\n{tags}\n{home}\n{path}").to_lowercase();
+        let day = self.recorded.map(Recorded::day).unwrap_or_default();
+        self.found_by = format!("{title}\n{tags}\n{home}\n{path}\n{day}").to_lowercase();
         self
     }
 }
@@ -205,8 +213,8 @@ impl Catalogue {
         self.by_id.get(id).map(|at| &self.videos[*at])
     }
 
-    /// Those with every word of `query` in title, tags, name of the home or path, whatever the
-    /// case.
+    /// Those with every word of `query` in title, tags, name of the home, path or the day that it
+    /// was recorded on (2026-11-27), whatever the case.
     pub fn search(&self, query: &str) -> impl Iterator<Item = &Video> {
         let query = query.to_lowercase();
         let words: Vec<String> =
@@ -273,6 +281,8 @@ poster = "posters/kyoto.jpg"
 subtitles = [{ path = "/films/kyoto.en.srt", language = "en", label = "English" }]
 tags = ["Japan", "2024"]
 duration_s = 61.5
+bytes = 1_500_000_000
+recorded = 2023-04-02T10:00:00+09:00
 
 [[video]]
 title = "A Boat"
@@ -304,6 +314,11 @@ path = "boat.mkv"
         assert_eq!(kyoto.subtitles[0].label.as_deref(), Some("English"));
         assert_eq!(catalogue.video(&kyoto.id).unwrap().path, "/films/kyoto.mp4");
         assert_eq!(kyoto.id, id("attic", "films/kyoto.mp4"));
+        let recorded = kyoto.recorded.map(|recorded| recorded.to_string());
+        assert_eq!(recorded.as_deref(), Some("2023-04-02T01:00:00Z"));
+        assert_eq!(kyoto.bytes, Some(1_500_000_000));
+        // As before there were these two.
+        assert_eq!((catalogue.videos()[0].bytes, catalogue.videos()[0].recorded), (None, None));
         assert!(catalogue.video("x").is_none());
         assert!(parse("").unwrap().videos().is_empty());
         assert_eq!(
@@ -323,6 +338,7 @@ path = "boat.mkv"
             ("japan boat", 0),
             ("attic", 1),
             ("mkv", 1),
+            ("2023-04", 1),
         ] {
             assert_eq!(found(query), count, "{query}");
         }
@@ -368,5 +384,15 @@ path = "boat.mkv"
         }
         let video = "[[video]]\ntitle = \"t\"\nhome = \"a\"\npath = \"x\"\n";
         assert!(said(&format!("{home}{video}{video}")).contains("twice"));
+        for wrong in ["bytes = -1", "bytes = 1.5", "recorded = 10:00:00", "recorded = \"today\""] {
+            let said = said(&format!("{home}{video}{wrong}\n"));
+            assert!(said.contains("line 8") && !said.contains('\n'), "{said}");
+        }
+        let days = ["1987-07-14", "1987-07-14T20:15:00", "1987-07-14 20:15:00Z"];
+        for day in days {
+            let catalogue = parse(&format!("{home}{video}recorded = {day}\n")).unwrap();
+            let recorded = catalogue.videos()[0].recorded.map(Recorded::day);
+            assert_eq!(recorded.as_deref(), Some("1987-07-14"), "{day}");
+        }
     }
 }

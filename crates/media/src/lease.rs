@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use block::BlockError;
 use bytes::Bytes;
-use files::Error;
+use files::{Error, Timestamp};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 use tracing::warn;
@@ -44,13 +44,14 @@ impl Lease {
         Self { home: Arc::clone(home), opened: Arc::clone(opened) }
     }
 
-    /// A file of the volume.
+    /// A file of the volume, and when its content was last changed.
     ///
     /// # Errors
     /// [`Missing`].
-    pub async fn file(&self, path: &str) -> Result<Resource, Missing> {
+    pub async fn file(&self, path: &str) -> Result<(Resource, Option<Timestamp>), Missing> {
         let found = self.find(path).await?;
-        Ok(self.resource(found))
+        let modified = found.entry.modified;
+        Ok((self.resource(found), modified))
     }
 
     /// A file of the volume, whose line this viewer shares with others, with what others who watch

@@ -23,8 +23,9 @@ use crate::catalogue::{Catalogue, CatalogueError, HomeSpec, Video};
 use crate::home::{Home, Opening};
 use crate::lease::{Lease, Missing};
 use crate::programs::ProbeError;
+use crate::recorded::Recorded;
 use crate::server::{Config, Server, ServerError};
-use crate::text::{extension, hex, is_below, plain};
+use crate::text::{extension, hex, is_below, plain, unix_now};
 
 /// Where pictures are, from the catalogue's folder.
 const POSTERS: &str = "posters";
@@ -222,8 +223,8 @@ async fn one(
     known: Option<&Video>,
 ) -> Result<Outcome, PublishError> {
     let path = &candidate.path;
-    let version = match lease.file(path).await {
-        Ok(resource) => resource.version(),
+    let (resource, modified) = match lease.file(path).await {
+        Ok(found) => found,
         Err(Missing::Off(off)) => {
             return Err(PublishError::Volume { volume: off.name, why: off.why });
         }
@@ -231,9 +232,12 @@ async fn one(
             return Ok(Outcome::LeftOut(error.to_string()));
         }
     };
+    let (version, bytes) = (resource.version(), resource.file().size());
     let has_all_tags = |video: &Video| job.tags.iter().all(|tag| video.tags.contains(tag));
     let is_same = known.is_some_and(|video| {
         video.version.as_ref() == Some(&version)
+            // Of those that were published before this was told, it is told now.
+            && video.bytes.is_some()
             && video.poster.as_ref().is_none_or(|poster| poster.exists())
             && has_all_tags(video)
     });
@@ -262,11 +266,16 @@ async fn one(
             Err(error) => outcome = Outcome::WithoutPicture(error.to_string()),
         }
     }
+    let now_s = i64::try_from(unix_now()).unwrap_or(i64::MAX);
+    let created = found.created.as_deref().and_then(|text| Recorded::of_file(text, now_s));
+    let changed = || modified.and_then(|modified| Recorded::of_entry(modified, now_s));
     edit.put_video(&Entry {
         home: &looking.home,
         path,
         title: found.title.as_deref().unwrap_or(&candidate.title),
         found: &found,
+        bytes: Some(bytes),
+        recorded: created.or_else(changed),
         poster,
         subtitles: &candidate.subtitles,
         tags: &job.tags,

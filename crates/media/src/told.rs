@@ -1,5 +1,6 @@
 //! What the page is told: who looks at it, videos and homes, as JSON.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -30,12 +31,14 @@ pub(crate) fn me(app: &App, who: &Who) -> Value {
     json!({ "name": name, "is_owner": who.is_owner(), "accounts": app.access.has_accounts() })
 }
 
-/// The videos that a query asks for: `q`, words; `offset` and `limit`, a part of what is found.
+/// The videos that a query asks for: `q`, words; `sort`, an order; `offset` and `limit`, a part of
+/// what is found.
 ///
 /// # Errors
 /// What is wrong with the query.
 pub(crate) fn videos(app: &App, asked: &Asked<'_>, query: &str) -> Result<Value, String> {
     let (mut words, mut offset, mut limit) = (String::new(), 0, LIMIT);
+    let mut is_newest_first = false;
     for (key, value) in form_urlencoded::parse(query.as_bytes()) {
         match &*key {
             "q" if value.len() > QUERY_BYTES_MAX => {
@@ -44,12 +47,23 @@ pub(crate) fn videos(app: &App, asked: &Asked<'_>, query: &str) -> Result<Value,
             "q" => words = value.into_owned(),
             "offset" => offset = number("offset", &value, usize::MAX)?,
             "limit" => limit = number("limit", &value, LIMIT_MAX)?,
-            _ => return Err("allowed are q, offset and limit".into()),
+            "sort" => {
+                is_newest_first = match &*value {
+                    "title" => false,
+                    "newest" => true,
+                    _ => return Err("sort: title or newest is allowed".into()),
+                };
+            }
+            _ => return Err("allowed are q, sort, offset and limit".into()),
         }
     }
     let stock = app.shelf.stock();
     let found = stock.catalogue.search(&words).filter(|video| asked.who.may_see(video));
-    let found: Vec<&Video> = found.collect();
+    let mut found: Vec<&Video> = found.collect();
+    if is_newest_first {
+        // Those of which it is not known are the last; those of one time are in order of title.
+        found.sort_by_key(|video| Reverse(video.recorded));
+    }
     let shown = found.iter().skip(offset).take(limit);
     let shown = shown.map(|video| {
         let position = app.access.position(&asked.who, &video.id);
@@ -100,6 +114,8 @@ fn one(video: &Video, prefix: &str, position: Option<f64>) -> Value {
         "subtitles": subtitles.collect::<Vec<_>>(),
         "tags": video.tags,
         "duration_s": video.duration_s,
+        "bytes": video.bytes,
+        "recorded": video.recorded.map(|recorded| recorded.to_string()),
         "container": video.container,
         "video_codec": video.video_codec,
         "audio_codec": video.audio_codec,

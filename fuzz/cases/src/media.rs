@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use discovery::ldap::{Entry, dn, gate};
-use media::{Catalogue, VideoEntry, VolumeEntry, Wanted, to_webvtt};
+use media::{Catalogue, Recorded, VideoEntry, VolumeEntry, Wanted, to_webvtt};
 
 /// Bytes of a search.
 const QUERY_BYTES: usize = 64;
@@ -56,6 +56,9 @@ pub fn entry(data: &[u8]) {
         assert!(!video.title.is_empty() && !video.title.chars().any(char::is_control));
         assert!(!video.path.contains('\0') && video.tags.len() <= 64);
         assert!(video.duration_s.is_none_or(|seconds| seconds >= 0.0));
+        let again = video.recorded.map(Recorded::in_directory);
+        let again = again.and_then(|text| Recorded::of_directory(&text));
+        assert_eq!(again, video.recorded, "what is written is read");
         assert_eq!(video.visible_to.is_some(), !entry.values("ekvisibleto").is_empty());
     }
     if let Ok(volume) = VolumeEntry::read(&entry) {
@@ -147,11 +150,14 @@ poster = "posters/kyoto.jpg"
 subtitles = [{ path = "/films/kyoto.en.srt", language = "en", label = "English" }]
 tags = ["Japan", "2024"]
 duration_s = 61.5
+bytes = 61_500_000
+recorded = 2024-05-01T10:00:00+09:00
 container = "mov"
 "#;
 
 const VIDEO: &[u8] =
     b"cn:x\nekVolumeId:v\nekPath:/films/kyoto.mp4\nekTitle:Kyoto\nekDurationMs:61500\n\
+ekBytes:61500000\nekRecorded:2024050110.5+0900\n\
 ekTag:Japan\nekTag:2024\nekSubtitles:{\"path\": \"/films/kyoto.en.srt\", \"language\": \"en\"}\n\
 ekVisibleTo:uid=an\\2cna+cn=x,ou=people\nekThumbnail:\xff\xd8\xff\n";
 

@@ -6,9 +6,11 @@ use std::path::{Component, Path, PathBuf};
 use backends::Location;
 use serde::Deserialize;
 use toml::Spanned;
+use toml::value::Datetime;
 
 use super::rules::{self, SUBTITLES_MAX, TAGS_MAX};
 use super::{Catalogue, CatalogueError, HOMES_MAX, HomeSpec, Place, Subtitles, VIDEOS_MAX, Video};
+use crate::recorded::Recorded;
 use crate::text::extension;
 use crate::uplinks::{NAME_RULE, is_name};
 
@@ -46,6 +48,8 @@ struct VideoEntry {
     #[serde(default)]
     tags: Vec<Spanned<String>>,
     duration_s: Option<Spanned<f64>>,
+    bytes: Option<u64>,
+    recorded: Option<Spanned<Datetime>>,
     container: Option<Spanned<String>>,
     video_codec: Option<Spanned<String>>,
     audio_codec: Option<Spanned<String>>,
@@ -190,6 +194,7 @@ impl Checker<'_> {
             }
             seconds => seconds.map(Spanned::into_inner),
         };
+        let recorded = entry.recorded.map(|date| self.recorded(&date)).transpose()?;
         let video = Video {
             poster: entry.poster.map(|poster| self.poster(poster)).transpose()?,
             container: text(entry.container, "container")?,
@@ -199,6 +204,8 @@ impl Checker<'_> {
             subtitles,
             tags,
             duration_s,
+            bytes: entry.bytes,
+            recorded,
             ..Video::new(title, &home, &path)
         };
         Ok(video.with_search_text())
@@ -215,6 +222,13 @@ impl Checker<'_> {
         let language = entry.language.map(Spanned::into_inner);
         let label = entry.label.map(|label| self.name(label, "label")).transpose()?;
         Ok(Subtitles { path, language, label })
+    }
+
+    fn recorded(&self, date: &Spanned<Datetime>) -> Checked<Recorded> {
+        Recorded::of_toml(date.get_ref()).ok_or_else(|| {
+            let problem = "recorded: a date such as 2026-11-27, or one with a time, is allowed";
+            self.wrong(date.span().start, problem)
+        })
     }
 
     /// A text that is shown.

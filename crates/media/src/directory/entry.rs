@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalogue::rules::{self, SUBTITLES_MAX, TAGS_MAX};
 use crate::catalogue::{HomeSpec, Place, Subtitles, Video};
+use crate::recorded::Recorded;
 use crate::respond::content_type;
 use crate::text::extension;
 use crate::uplinks::{NAME_RULE, is_name};
@@ -171,6 +172,8 @@ impl VideoEntry {
             subtitles: subtitles(entry)?,
             tags: tags(entry)?,
             duration_s: duration_ms.map(|ms| ms as f64 / 1000.0),
+            bytes: number(entry, "ekbytes")?,
+            recorded: recorded(entry)?,
             container: shown("ekcontainer")?,
             video_codec: shown("ekvideocodec")?,
             audio_codec: shown("ekaudiocodec")?,
@@ -197,6 +200,8 @@ impl VideoEntry {
             ("ekPath", text(&video.path)),
             ("ekTitle", text(&video.title)),
             ("ekDurationMs", optional(duration.as_deref())),
+            ("ekBytes", optional(video.bytes.map(|bytes| bytes.to_string()).as_deref())),
+            ("ekRecorded", optional(video.recorded.map(Recorded::in_directory).as_deref())),
             ("ekMediaType", text(content_type(extension.as_bytes()))),
             ("ekContainer", optional(video.container.as_deref())),
             ("ekVideoCodec", optional(video.video_codec.as_deref())),
@@ -228,6 +233,14 @@ fn number<T: std::str::FromStr>(entry: &Entry, name: &str) -> Result<Option<T>, 
     }
     let number = entry.text(name).and_then(|text| text.parse().ok());
     number.map(Some).ok_or_else(|| format!("{name}: it is no number that is allowed"))
+}
+
+fn recorded(entry: &Entry) -> Result<Option<Recorded>, String> {
+    if entry.values("ekrecorded").is_empty() {
+        return Ok(None);
+    }
+    let recorded = entry.text("ekrecorded").and_then(Recorded::of_directory);
+    recorded.map(Some).ok_or_else(|| "ekrecorded: such as 20261127103000Z is allowed".into())
 }
 
 fn thumbnail(entry: &Entry) -> Result<Option<Bytes>, String> {
@@ -310,6 +323,8 @@ mod tests {
             subtitles: vec![subtitles],
             tags: vec!["a,b".into(), "ü".into()],
             duration_s: Some(61.5),
+            bytes: Some(u64::from(u32::MAX) + 1),
+            recorded: Recorded::of_directory("20240501100000Z"),
             thumbnail: Some(Bytes::from_static(b"\xff\xd8\xff\0")),
             ..Video::new("*)(uid=*, \\ \u{202e}".into(), "", "/f/a\\b.mp4")
         };
@@ -320,6 +335,15 @@ mod tests {
     fn what_is_written_is_read() {
         let read = VideoEntry::read(&entry(&video().attributes())).unwrap();
         assert_eq!(read.attributes(), video().attributes());
+        assert_eq!((read.video.bytes, read.video.recorded), {
+            let video = video().video;
+            (video.bytes, video.recorded)
+        });
+        // As before there were these two.
+        let mut old = entry(&video().attributes());
+        old.attributes.retain(|name, _| !matches!(&name[..], "ekbytes" | "ekrecorded"));
+        let old = VideoEntry::read(&old).unwrap().video;
+        assert_eq!((old.bytes, old.recorded, old.duration_s), (None, None, Some(61.5)));
         let volume = VolumeEntry {
             name: "attic, left".into(),
             id: "v,1".into(),
@@ -351,6 +375,10 @@ mod tests {
             ("ekpath", b"a\0"),
             ("ekdurationms", b"-1"),
             ("ekdurationms", b"99999999999"),
+            ("ekbytes", b"-1"),
+            ("ekbytes", b"18446744073709551616"),
+            ("ekrecorded", b"20240501100000"),
+            ("ekrecorded", b"\xff"),
             ("ekthumbnail", b"GIF89a"),
             ("eksubtitles", b"{\"path\": \"/etc/passwd\"}"),
             ("eksubtitles", b"["),

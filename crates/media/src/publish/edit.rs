@@ -4,16 +4,19 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value, value};
+use toml_edit::{
+    Array, ArrayOfTables, Datetime, DocumentMut, InlineTable, Item, Table, Value, value,
+};
 
 use super::probe::Found;
 use crate::catalogue::{Catalogue, CatalogueError, HomeSpec, Place, Subtitles, read};
+use crate::recorded::Recorded;
 
 /// What begins a catalogue that is made here.
 const HEAD: &str = "\
 # Videos and the volumes that they are on (docs/media.md). Change what you like:
-# `enkaku media publish` adds what is new, and keeps titles, tags, posters and
-# subtitles that are here.
+# `enkaku media publish` adds what is new, and keeps titles, tags, posters,
+# subtitles and dates of recording that are here.
 ";
 
 /// A catalogue that is being changed.
@@ -30,6 +33,8 @@ pub(super) struct Entry<'a> {
     pub(super) path: &'a str,
     pub(super) title: &'a str,
     pub(super) found: &'a Found,
+    pub(super) bytes: Option<u64>,
+    pub(super) recorded: Option<Recorded>,
     pub(super) poster: Option<&'a str>,
     pub(super) subtitles: &'a [Subtitles],
     pub(super) tags: &'a [String],
@@ -140,11 +145,16 @@ impl Edit {
 fn fill(table: &mut Table, entry: &Entry<'_>) {
     let found = entry.found;
     put(table, "duration_s", found.duration_s.map(Value::from));
+    put(table, "bytes", entry.bytes.and_then(|bytes| i64::try_from(bytes).ok()).map(Value::from));
     put(table, "container", found.container.as_deref().map(Value::from));
     put(table, "video_codec", found.video_codec.as_deref().map(Value::from));
     put(table, "audio_codec", found.audio_codec.as_deref().map(Value::from));
     put(table, "version", Some(entry.version.into()));
     let is_there = |table: &Table, key: &str| table.get(key).is_some();
+    if let Some(recorded) = entry.recorded.filter(|_| !is_there(table, "recorded")) {
+        let date = recorded.to_string().parse::<Datetime>().ok();
+        put(table, "recorded", date.map(Value::from));
+    }
     if let Some(poster) = entry.poster.filter(|_| !is_there(table, "poster")) {
         put(table, "poster", Some(poster.into()));
     }
@@ -183,6 +193,7 @@ fn put(table: &mut Table, key: &str, new: Option<Value>) {
     let is_same = table.get(key).and_then(Item::as_value).is_some_and(|old| match (old, &new) {
         (Value::String(old), Value::String(new)) => old.value() == new.value(),
         (Value::Float(old), Value::Float(new)) => old.value() == new.value(),
+        (Value::Integer(old), Value::Integer(new)) => old.value() == new.value(),
         (Value::Integer(old), Value::Float(new)) => *old.value() as f64 == *new.value(),
         _ => false,
     });
@@ -231,7 +242,9 @@ mod tests {
     fn entry<'a>(found: &'a Found, subtitles: &'a [Subtitles], tags: &'a [String]) -> Entry<'a> {
         let (home, path) = ("attic", "/films/a \"b\".mp4");
         let (title, poster) = ("a \"b\"", Some("posters/x.jpg"));
-        Entry { home, path, title, found, poster, subtitles, tags, version: "1" }
+        let (bytes, recorded) = (Some(3 << 30), Recorded::of_directory("20240501100000Z"));
+        let version = "1";
+        Entry { home, path, title, found, bytes, recorded, poster, subtitles, tags, version }
     }
 
     fn home() -> HomeSpec {
@@ -269,7 +282,8 @@ mod tests {
         assert_eq!(video.path, "/films/a \"b\".mp4");
         assert_eq!(video.subtitles, subtitles);
         assert_eq!(video.tags, tags);
-        assert_eq!(video.duration_s, Some(61.5));
+        assert_eq!((video.duration_s, video.bytes), (Some(61.5), Some(3 << 30)));
+        assert_eq!(video.recorded, Recorded::of_directory("20240501100000Z"));
         assert_eq!(video.poster, Some(folder.path().join("posters/x.jpg")));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "and nothing else");
     }
@@ -280,13 +294,20 @@ mod tests {
         let path = folder.path().join("catalogue.toml");
         let text = "# mine\n[[home]]\nname = 'attic'  # up there\nvolume = \"/disks/a.img\"\n\n\
                     [[video]]\npath = 'films/a \"b\".mp4'\ntitle = \"My Title\"\nhome = \"attic\"\n\
-                    duration_s = 3\ntags = [ \"old\", ]\n";
+                    duration_s = 3\nbytes = 3_221_225_472\nrecorded = 1987-07-14 # or so\n\
+                    tags = [ \"old\", ]\n";
         std::fs::write(&path, text).unwrap();
         let mut edit = Edit::load(&path).unwrap();
         edit.put_video(&entry(&found(), &[], &["old".into(), "new".into()])).unwrap();
         assert!(edit.save().unwrap());
         let now = std::fs::read_to_string(&path).unwrap();
-        for kept in ["# mine\n", "name = 'attic'  # up there\n", "title = \"My Title\"\n"] {
+        for kept in [
+            "# mine\n",
+            "name = 'attic'  # up there\n",
+            "title = \"My Title\"\n",
+            "bytes = 3_221_225_472\n",
+            "recorded = 1987-07-14 # or so\n",
+        ] {
             assert!(now.contains(kept), "{now}");
         }
         assert!(now.contains("duration_s = 61.5\n") && !now.contains("a \\\"b"), "{now}");

@@ -19,6 +19,8 @@ pub(super) struct Found {
     pub(super) container: Option<String>,
     pub(super) video_codec: Option<String>,
     pub(super) audio_codec: Option<String>,
+    /// When the file says that it was made, in its own words.
+    pub(super) created: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -54,11 +56,12 @@ struct Format {
 #[derive(Default, Deserialize)]
 struct Tags {
     title: Option<String>,
+    creation_time: Option<String>,
 }
 
 /// Looks at the video at an address of ours.
 pub(super) async fn probe(url: &str) -> Result<Found, ProbeError> {
-    const ENTRIES: &str = "format=format_name,duration:format_tags=title:\
+    const ENTRIES: &str = "format=format_name,duration:format_tags=title,creation_time:\
                            stream=codec_type,codec_name:stream_disposition=attached_pic";
     let mut words = CAREFUL.to_vec();
     words.extend(["-show_entries", ENTRIES, "-of", "json", url]);
@@ -94,6 +97,7 @@ fn read(report: &[u8]) -> Result<Found, ProbeError> {
         container: container.and_then(plain),
         video_codec,
         audio_codec,
+        created: report.format.tags.creation_time,
     })
 }
 
@@ -130,7 +134,8 @@ mod tests {
             {"codec_type": "audio", "codec_name": "aac", "disposition": {"attached_pic": 0}},
             {"codec_type": "video", "codec_name": "h264"}],
             "format": {"format_name": "mov,mp4,m4a",
-                "duration": "61.5004", "tags": {"title": "A\u0000 b "}}}"#;
+                "duration": "61.5004", "tags": {
+                    "title": "A\u0000 b ", "creation_time": "2024-05-01T10:00:00.000000Z"}}}"#;
         let found = read(report).unwrap();
         assert_eq!(
             found,
@@ -140,6 +145,7 @@ mod tests {
                 container: Some("mov".into()),
                 video_codec: Some("h264".into()),
                 audio_codec: Some("aac".into()),
+                created: Some("2024-05-01T10:00:00.000000Z".into()),
             }
         );
         assert!(read(b"{}").unwrap_err().to_string().contains("neither video nor sound"));
