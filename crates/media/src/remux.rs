@@ -25,7 +25,7 @@ use crate::catalogue::Video;
 use crate::lease::Lent;
 use crate::programs::ProbeError;
 use crate::respond::AnyBody;
-use crate::route::{App, Asked, missing};
+use crate::route::{App, Asked, Taken};
 use crate::text::extension;
 
 /// How long one waits for another one's turn: who seeks is about to leave his own.
@@ -89,13 +89,9 @@ pub(crate) async fn remuxed(app: &App, asked: &Asked<'_>, id: &str) -> Answer {
         let line = "too many videos are being remuxed: try again";
         return later(StatusCode::TOO_MANY_REQUESTS, line, BUSY_RETRY_AFTER_S);
     };
-    let (lease, place) = match app.enter(&stock, video).await {
-        Ok(entered) => entered,
+    let Taken { lease, place, resource, sending } = match app.take(&stock, video, asked).await {
+        Ok(taken) => taken,
         Err(answer) => return *answer,
-    };
-    let (resource, sending) = match lease.shared_file(&video.path, asked.viewer()).await {
-        Ok(shared) => shared,
-        Err(error) => return missing(&error),
     };
     if asked.head.method == Method::HEAD {
         return with(Either::Left(Either::Right(Full::default())), "video/mp4");

@@ -22,13 +22,14 @@ use crate::home::{Absence, Off};
 use crate::lease::{Lease, Missing, Streaming};
 use crate::owner;
 use crate::remux::remuxed;
-use crate::respond::{content_type, respond};
+use crate::respond::{Resource, content_type, respond};
 use crate::sent::sent;
 use crate::shelf::{Shelf, Stock};
 use crate::subtitles::{self, to_webvtt};
 use crate::text::extension;
 use crate::told;
 use crate::uplinks::Door;
+use crate::view::Sending;
 use crate::watching::{Stream, Watchers};
 
 /// How long a request waits for another one's place.
@@ -94,6 +95,16 @@ impl Asked<'_> {
             home: video.home.clone(),
         }
     }
+}
+
+/// What a viewer is sent of, and what he holds meanwhile.
+pub(crate) struct Taken {
+    pub(crate) lease: Lease,
+    /// Among those who use storage.
+    pub(crate) place: OwnedSemaphorePermit,
+    pub(crate) resource: Resource,
+    /// What the file was when it was looked at.
+    pub(crate) sending: Sending,
 }
 
 /// Answers any request.
@@ -234,7 +245,7 @@ fn off(off: &Off) -> Answer {
 }
 
 /// Why a file cannot be had.
-pub(crate) fn missing(missing: &Missing) -> Answer {
+fn missing(missing: &Missing) -> Answer {
     match missing {
         Missing::NoFile(_) => text(StatusCode::NOT_FOUND, "its storage has no such file any more"),
         // What exactly is wrong with whose disk is in the log.
@@ -256,8 +267,21 @@ impl App {
         tokio::time::timeout(WAIT_MAX, place).await.ok()?.ok()
     }
 
+    /// A video's file for who asks for it, and the use of its home.
+    pub(crate) async fn take(
+        &self,
+        stock: &Stock,
+        video: &Video,
+        asked: &Asked<'_>,
+    ) -> Result<Taken, Box<Answer>> {
+        let (lease, place) = self.enter(stock, video).await?;
+        let shared = lease.shared_file(&video.path, asked.viewer()).await;
+        let (resource, sending) = shared.map_err(|error| Box::new(missing(&error)))?;
+        Ok(Taken { lease, place, resource, sending })
+    }
+
     /// The use of a video's home.
-    pub(crate) async fn enter(
+    async fn enter(
         &self,
         stock: &Stock,
         video: &Video,
@@ -280,13 +304,9 @@ async fn video(app: &App, asked: &Asked<'_>, id: &str) -> Answer {
     let stock = app.shelf.stock();
     let found = stock.catalogue.video(id).filter(|video| asked.who.may_see(video));
     let Some(video) = found else { return nothing() };
-    let (lease, place) = match app.enter(&stock, video).await {
-        Ok(entered) => entered,
+    let Taken { lease, place, resource, sending } = match app.take(&stock, video, asked).await {
+        Ok(taken) => taken,
         Err(answer) => return *answer,
-    };
-    let (resource, sending) = match lease.shared_file(&video.path, asked.viewer()).await {
-        Ok(shared) => shared,
-        Err(error) => return missing(&error),
     };
     let watching = app.watchers.enter(asked.stream(video));
     let answer =
