@@ -3,8 +3,11 @@ page; names that mean no good; a directory that dies and returns; passwords and 
 
 import os
 import shutil
+import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -286,7 +289,7 @@ def test_without_an_address_isns_names_it(directory: Slapd, target: Target, tmp_
                 wait_for(lambda: len(titles(page)) == 3, "found by iSNS")
 
 
-def command(directory: Slapd, url: str, *options: object) -> tuple[int, str]:
+def command(directory: Slapd | None, url: str, *options: object) -> tuple[int, str]:
     words = ["media", "serve", url, "--no-accounts", "--listen", "127.0.0.1:0", *options]
     done = enkaku.command(*words, check=False)
     return done.code, done.stderr
@@ -336,6 +339,43 @@ def test_a_server_that_speaks_something_else_is_told_of(tmp_path: Path, target: 
     code, told = command(None, url)
     assert code == 1 and "directory 127.0.0.1" in told, told
     assert time.monotonic() - begin < 40
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """The URL of a server that says this to whatever it is asked, until it is asked no more."""
+
+    def talk(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            # It may be gone before it has heard the answer.
+            with suppress(ConnectionError):
+                while connection.recv(4096):
+                    connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(30)
+        talking = threading.Thread(target=talk, args=[listener])
+        talking.start()
+        try:
+            yield f"ldap://127.0.0.1:{listener.getsockname()[1]}/{BASE}"
+        finally:
+            talking.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("300c0201016907 0a0100 0400 0400", "answers something else than was asked for"),
+        ("300c0201096507 0a0100 0400 0400", "answers what was not asked"),
+    ],
+    ids=["of another kind", "to nobody"],
+)
+def test_an_answer_to_something_else_is_told_of(answer: str, expected: str):
+    with answering(bytes.fromhex(answer)) as url:
+        code, told = command(None, url)
+    assert code == 1 and expected in told, told
+    assert "panicked" not in told, told
 
 
 def test_the_other_form_of_the_schema_loads(tmp_path: Path):

@@ -45,7 +45,14 @@ fn is_parent(component: std::path::Component<'_>) -> bool {
 /// An entry of a directory in lines of `name:value`, whatever bytes those are: what is taken of it
 /// can be shown. The same bytes as an answer of a server, which is checked before it is used.
 pub fn entry(data: &[u8]) {
-    let _ = (gate::length(data), gate::check(data), gate::cookie(data));
+    let _ = (gate::length(data), gate::cookie(data));
+    let mut asked = gate::Asked::default();
+    let is_asked = asked.ask(data).is_ok();
+    if let Ok(message) = gate::check(data) {
+        assert!(is_asked, "whatever has a number can be a request");
+        let is_answer = asked.answer(&message).is_ok();
+        assert!(!is_answer || message == gate::Message::Other, "what is an answer asks nothing");
+    }
     let mut entry = Entry::default();
     for line in data.split(|byte| *byte == b'\n') {
         let Some(at) = line.iter().position(|byte| *byte == b':') else { continue };

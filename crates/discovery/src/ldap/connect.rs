@@ -13,7 +13,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use super::gate::{self, Message};
+use super::gate::{self, Asked, Message};
 use super::{LdapError, Settings};
 
 /// Bytes of the answer to StartTLS.
@@ -65,8 +65,11 @@ async fn start_tls(stream: &mut TcpStream) -> io::Result<()> {
         // One byte at a time: what follows is TLS's.
         answer.push(stream.read_u8().await?);
     };
-    match gate::check(&answer[..len]).map_err(wrong)? {
-        Message::Result { id: 1, code: 0, .. } => Ok(()),
+    let answer = gate::check(&answer[..len]).map_err(wrong)?;
+    let mut asked = Asked::default();
+    asked.ask(START_TLS).and_then(|()| asked.answer(&answer)).map_err(wrong)?;
+    match answer {
+        Message::Result { code: 0, .. } => Ok(()),
         Message::Result { code, text, .. } => {
             Err(wrong(&format!("it refuses: result {code} {}", gate::shown(text))))
         }

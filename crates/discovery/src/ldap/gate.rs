@@ -1,5 +1,8 @@
 //! What stands between a server and ldap3, which takes messages of any length and depth, and ends
-//! with a panic at one that is not as it should be: no such message passes (RFC 4511 §4.1, §5.1).
+//! with a panic at one that is not as it should be, or that answers another kind of request: no
+//! such message passes (RFC 4511 §4.1, §5.1).
+
+use std::collections::HashMap;
 
 /// Bytes of a message, which is an entry at most: all of a video, with its picture.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -21,16 +24,24 @@ const REFERRAL: u8 = 0xa3;
 const CREDENTIALS: u8 = 0x87;
 const RESPONSE_NAME: u8 = 0x8a;
 const RESPONSE_VALUE: u8 = 0x8b;
+/// What a search is answered with: entries, and its result.
+const ENTRY: u8 = 0x64;
+const SEARCHED: u8 = 0x65;
 
 /// A message as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
     /// An entry that was searched for.
-    Entry,
+    Entry {
+        /// Number of the request.
+        id: u32,
+    },
     /// The result of an operation.
     Result {
         /// Number of the request; 0 is nobody's: the server says goodbye.
         id: u32,
+        /// Which operation, by the tag of the result.
+        kind: u8,
         /// 0 is success.
         code: u8,
         /// The server's own words.
@@ -81,6 +92,24 @@ fn header(bytes: &[u8]) -> Result<Option<(usize, usize)>, Wrong> {
 /// # Errors
 /// What is not.
 pub fn check(message: &[u8]) -> Result<Message<'_>, Wrong> {
+    let (id, mut parts) = opened(message)?;
+    let (tag, content) = parts.any()?;
+    if !parts.0.is_empty() {
+        controls(Reader(parts.next(CONTROLS)?))?;
+        parts.end()?;
+    }
+    match tag {
+        ENTRY => entry(Reader(content), id),
+        0x61 | SEARCHED | 0x67 | 0x69 | 0x6b | 0x6d | 0x6f | 0x78 => {
+            result(Reader(content), id, tag)
+        }
+        0x73 | 0x79 => Ok(Message::Other),
+        _ => Err("an answer that is none"),
+    }
+}
+
+/// The number of a message, and what follows it.
+fn opened(message: &[u8]) -> Result<(u32, Reader<'_>), Wrong> {
     let mut outside = Reader(message);
     let mut parts = Reader(outside.next(SEQUENCE)?);
     outside.end()?;
@@ -88,21 +117,67 @@ pub fn check(message: &[u8]) -> Result<Message<'_>, Wrong> {
     if !(1..=4).contains(&id.len()) || id[0] >= 0x80 {
         return Err("a message without a number");
     }
-    let id = id.iter().fold(0, |number, digit| (number << 8) | u32::from(*digit));
-    let (tag, content) = parts.any()?;
-    if !parts.0.is_empty() {
-        controls(Reader(parts.next(CONTROLS)?))?;
-        parts.end()?;
+    Ok((id.iter().fold(0, |number, digit| (number << 8) | u32::from(*digit)), parts))
+}
+
+/// What was asked and is not answered yet: by the number of the request, the tag of its result.
+#[derive(Debug, Default)]
+pub struct Asked(HashMap<u32, u8>);
+
+impl Asked {
+    /// Notes a request before it is sent.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn ask(&mut self, request: &[u8]) -> Result<(), Wrong> {
+        let (id, mut parts) = opened(request)?;
+        if let Some(kind) = result_of(parts.any()?.0) {
+            self.0.insert(id, kind);
+        }
+        Ok(())
     }
-    match tag {
-        0x64 => entry(Reader(content)),
-        0x61 | 0x65 | 0x67 | 0x69 | 0x6b | 0x6d | 0x6f | 0x78 => result(Reader(content), id),
-        0x73 | 0x79 => Ok(Message::Other),
-        _ => Err("an answer that is none"),
+
+    /// Whether something that is of this kind was asked under its number. A result is the last
+    /// answer to a request.
+    ///
+    /// # Errors
+    /// It was not.
+    pub fn answer(&mut self, message: &Message<'_>) -> Result<(), Wrong> {
+        let (id, kind, wanted) = match *message {
+            Message::Other => return Ok(()), // which is not handed on
+            Message::Entry { id } => (id, SEARCHED, self.0.get(&id).copied()),
+            Message::Result { id, kind, .. } => (id, kind, self.0.get(&id).copied()),
+        };
+        match wanted {
+            None => return Err("it answers what was not asked"),
+            Some(wanted) if wanted != kind => {
+                return Err("it answers something else than was asked for");
+            }
+            Some(_) => {}
+        }
+        if matches!(message, Message::Result { .. }) {
+            self.0.remove(&id);
+        }
+        Ok(())
     }
 }
 
-fn entry(mut parts: Reader<'_>) -> Result<Message<'_>, Wrong> {
+/// The tag of a request's result, if it has one (RFC 4511 §4.2 to §4.14).
+fn result_of(request: u8) -> Option<u8> {
+    match request {
+        0x60 => Some(0x61),     // bind
+        0x63 => Some(SEARCHED), // search
+        0x66 => Some(0x67),     // modify
+        0x68 => Some(0x69),     // add
+        0x4a => Some(0x6b),     // delete
+        0x6c => Some(0x6d),     // modify the name
+        0x6e => Some(0x6f),     // compare
+        0x77 => Some(0x78),     // extended
+        _ => None,              // unbind, abandon
+    }
+}
+
+fn entry(mut parts: Reader<'_>, id: u32) -> Result<Message<'_>, Wrong> {
     parts.text(OCTETS)?;
     let mut attributes = Reader(parts.next(SEQUENCE)?);
     parts.end()?;
@@ -115,10 +190,10 @@ fn entry(mut parts: Reader<'_>) -> Result<Message<'_>, Wrong> {
             values.next(OCTETS)?;
         }
     }
-    Ok(Message::Entry)
+    Ok(Message::Entry { id })
 }
 
-fn result(mut parts: Reader<'_>, id: u32) -> Result<Message<'_>, Wrong> {
+fn result(mut parts: Reader<'_>, id: u32, kind: u8) -> Result<Message<'_>, Wrong> {
     let &[code] = parts.next(ENUMERATED)? else { return Err("a result without a code") };
     parts.text(OCTETS)?;
     let text = parts.text(OCTETS)?;
@@ -135,7 +210,7 @@ fn result(mut parts: Reader<'_>, id: u32) -> Result<Message<'_>, Wrong> {
             _ => return Err("a result with something unknown in it"),
         }
     }
-    Ok(Message::Result { id, code, text })
+    Ok(Message::Result { id, kind, code, text })
 }
 
 fn controls(mut all: Reader<'_>) -> Result<(), Wrong> {
@@ -212,7 +287,7 @@ mod tests {
     use super::*;
 
     /// A search result entry of `cn=a` with one attribute.
-    const ENTRY: &[u8] =
+    const FOUND: &[u8] =
         b"\x30\x18\x02\x01\x02\x64\x13\x04\x04cn=a\x30\x0b\x30\x09\x04\x02cn\x31\x03\x04\x01a";
     /// The end of a search, with a cookie of a page.
     const DONE: &[u8] = b"\x30\x2b\x02\x01\x02\x65\x07\x0a\x01\x00\x04\x00\x04\x00\xa0\x1d\x30\x1b\
@@ -220,16 +295,43 @@ mod tests {
 
     #[test]
     fn what_is_as_it_should_be_passes() {
-        assert_eq!(length(ENTRY), Ok(Some(ENTRY.len())));
-        assert_eq!(check(ENTRY), Ok(Message::Entry));
-        assert_eq!(check(DONE), Ok(Message::Result { id: 2, code: 0, text: "" }));
+        assert_eq!(length(FOUND), Ok(Some(FOUND.len())));
+        assert_eq!(check(FOUND), Ok(Message::Entry { id: 2 }));
+        assert_eq!(check(DONE), Ok(Message::Result { id: 2, kind: 0x65, code: 0, text: "" }));
         assert_eq!(cookie(b"\x30\x07\x02\x01\x00\x04\x02ab"), Ok(&b"ab"[..]));
-        for end in 0..ENTRY.len() {
-            assert!(check(&ENTRY[..end]).is_err(), "{end}");
+        for end in 0..FOUND.len() {
+            assert!(check(&FOUND[..end]).is_err(), "{end}");
         }
         assert_eq!(length(b"\x30"), Ok(None));
         assert_eq!(length(b"\x30\x83\x01\x00"), Ok(None));
         assert_eq!(length(b"\x30\x83\x10\x00\x00"), Ok(Some(0x10_0005)));
+    }
+
+    #[test]
+    fn an_answer_is_one_to_what_was_asked() {
+        let request = |id, tag| [0x30, 0x05, 0x02, 0x01, id, tag, 0x00];
+        let result = |id, kind| Message::Result { id, kind, code: 0, text: "" };
+        let entry = |id| Message::Entry { id };
+        let requests = [0x60, 0x63, 0x66, 0x68, 0x4a, 0x6c, 0x6e, 0x77];
+        let kinds = [0x61, 0x65, 0x67, 0x69, 0x6b, 0x6d, 0x6f, 0x78];
+        for (asks, own) in requests.into_iter().zip(kinds) {
+            let mut asked = Asked::default();
+            asked.ask(&request(7, asks)).unwrap();
+            for kind in kinds.into_iter().filter(|kind| *kind != own) {
+                assert!(asked.answer(&result(7, kind)).is_err(), "{asks:x} {kind:x}");
+            }
+            assert_eq!(asked.answer(&entry(7)).is_ok(), asks == 0x63, "{asks:x}");
+            assert!(asked.answer(&result(8, own)).is_err() && asked.answer(&entry(8)).is_err());
+            assert_eq!(asked.answer(&result(7, own)), Ok(()));
+            assert!(asked.answer(&result(7, own)).is_err(), "once");
+            assert!(asked.answer(&entry(7)).is_err(), "and nothing after it");
+        }
+        let mut asked = Asked::default();
+        for without in [0x42, 0x50] {
+            asked.ask(&request(9, without)).unwrap();
+            assert!(kinds.iter().all(|kind| asked.answer(&result(9, *kind)).is_err()));
+        }
+        assert!(asked.ask(b"\x30\x03\x02\x01\x02").is_err());
     }
 
     #[test]
