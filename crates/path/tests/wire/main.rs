@@ -2,6 +2,7 @@
 //! other queues, policers, jitter and rates. It shares no code with the fluid models.
 
 mod background;
+mod cells;
 mod flow;
 mod link;
 mod memory;
