@@ -13,12 +13,12 @@
 //! What it is not: it measures nothing, and has no say in the number of connections.
 
 use super::model::{Estimate, FULL_ROUNDS, LONG, PATIENCE_S};
-use super::rate::{COMMAND_BYTES, PROBE_QUEUE_S, RESPONSE, STARTUP_GAIN, State};
+use super::rate::{COMMAND_BYTES, HALF_GAIN, PROBE_QUEUE_S, RESPONSE, STARTUP_GAIN, State};
 use super::tcp::{ERROR_SHARE, INITIAL_WINDOW_SEGMENTS, MORE, OTHER_SHARE, SEGMENT_BYTES};
 
 /// Startup makes the pace this multiple of what was carried in each round, less than slow start's
 /// double (LEDBAT++, modified slow start), because what is carried is seen a round late.
-const STARTUP: f64 = 1.5;
+const STARTUP: f64 = HALF_GAIN;
 /// From this part of the target on, three quarters (LEDBAT++), a queue is one: startup ends, and
 /// the pace follows what is carried. A step of an increase puts what is left of the room beyond the
 /// target into a queue before that is seen.

@@ -2,10 +2,12 @@
 
 use std::cmp::Ordering;
 
+use super::rate::STARTUP_GAIN;
 use super::tcp::{Connection, ConnectionId, median};
 
-/// The share of the median rate below which a connection counts as a laggard.
-const LAGGARD_SHARE: f64 = 0.5;
+/// The share of the median rate below which a connection counts as a laggard: it is more than a
+/// round of slow start behind.
+const LAGGARD_SHARE: f64 = 1.0 / STARTUP_GAIN;
 
 /// Which connection to close when there is one too many: the slowest, if it delivers less than half
 /// of the median (it scatters the read times of all); otherwise the youngest, whose window is the

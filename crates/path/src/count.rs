@@ -14,11 +14,12 @@
 
 use std::collections::VecDeque;
 
-use super::law::WIRE_BYTES;
+use super::law::{CUBIC_BETA, WIRE_BYTES};
 use super::memory::Remembered;
 use super::model::{
     ASK_AGAIN_S, Estimate, FULL_ROUNDS, LATELY_S, MEASURE, PATIENCE_S, TARGET_SHARE,
 };
+use super::rate::{HALF_GAIN, STARTUP_GAIN};
 use super::tcp::{INITIAL_WINDOW_SEGMENTS, MORE, OTHER_SHARE, SAMPLE_S, SEGMENT_BYTES, median};
 use super::why::Why;
 
@@ -26,11 +27,12 @@ use super::why::Why;
 pub const CONNECTIONS: (u32, u32) = (4, 64);
 /// A path is taken for a gigabit's until something is known: payload in bytes a second.
 const ASSUMED_BANDWIDTH: f64 = 1e9 / 8.0 * SEGMENT_BYTES / WIRE_BYTES;
-/// A step multiplies N by this, and by less where sockets tell their windows: then no more is
-/// opened than half as many again as are needed.
-pub(crate) const STEPS: (f64, f64) = (2.0, 1.5);
-/// A step brought all that it could above this share of it; below a quarter, nothing.
-const GAIN_SHARE: f64 = 0.7;
+/// A step multiplies N as slow start does a window, and by half of that growth where sockets tell
+/// their windows: then no more is opened than half as many again as are needed.
+pub(crate) const STEPS: (f64, f64) = (STARTUP_GAIN, HALF_GAIN);
+/// A step brought all that it could above this share of it: what is left of windows that have each
+/// been cut once by the time that they are measured. Below a quarter it brought nothing.
+const GAIN_SHARE: f64 = CUBIC_BETA;
 /// Where losses limit, steps are judged together until so many times as many as there were are
 /// added, and are in vain if losses are so many times what they were. Behind a policer three times
 /// as many lose 4.3 times as often with cubic (RFC 9438 §5.1: windows go with p^-0.75), and 9 times

@@ -16,7 +16,7 @@ use std::fmt;
 use crate::count::CONNECTIONS;
 use crate::limit::BBR_LOSS_MAX;
 use crate::model::LOSS_SHARE;
-use crate::rate::WINDOW_LEAST_SEGMENTS;
+use crate::rate::{STARTUP_GAIN, WINDOW_LEAST_SEGMENTS};
 use crate::tcp::{CongestionControl, ERROR_SHARE, SEGMENT_BYTES, SHORT_RTT_S};
 
 /// A packet of [`SEGMENT_BYTES`] of payload on the wire: 14 of Ethernet header, 4 FCS, 8 preamble,
@@ -30,9 +30,10 @@ const HEADER_BYTES: f64 = 48.0;
 /// 9438 §5.1); and the standard deviation of the window over time, relative to its mean. The tests
 /// simulate both.
 const CUBIC: (f64, f64) = (1.19, 0.50);
-/// What remains of a window after a loss (RFC 5681, RFC 9438).
-const RENO_BETA: f64 = 0.5;
-const CUBIC_BETA: f64 = 0.7;
+/// What remains of a window after a loss: what was known to fit before the last round of slow start
+/// (Jacobson 1988, RFC 5681 §3.2), or with cubic more (RFC 9438 §4.6).
+const RENO_BETA: f64 = 1.0 / STARTUP_GAIN;
+pub(crate) const CUBIC_BETA: f64 = 0.7;
 /// bbr drains the path for 200 ms of every 10 s and probes below the rate in between.
 const BBR_SHARE: f64 = 0.97;
 /// Windows below twice the least cannot use fast retransmit, which needs three segments after the

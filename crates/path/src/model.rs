@@ -43,14 +43,14 @@ pub(crate) const LOSS_SHARE: f64 = 0.02;
 /// Full: commands waited for the pace in this share of the time, or this share of bandwidth × round
 /// trip was under way at both ends of the interval.
 const FULL_SHARE: f64 = 1.0 - OTHER_SHARE;
-/// A saturated line is measured over seconds, and round trips: three per cent of noise in a sample
-/// become one.
-pub(crate) const MEASURE: (f64, f64) = (1.0, 6.0);
-/// What is not longer ago than two such seconds holds now.
-pub(crate) const LATELY_S: f64 = 2.0 * MEASURE.0;
 /// A path is full if so many rounds bring no more (BBR §4.3.1.2), and the first measure is their
 /// mean.
 pub(crate) const FULL_ROUNDS: f64 = 3.0;
+/// A saturated line is measured over seconds, and round trips: so many samples that one of them
+/// weighs no more than what is noise, and twice the rounds of the first measure.
+pub(crate) const MEASURE: (f64, f64) = (SAMPLE_S / OTHER_SHARE, 2.0 * FULL_ROUNDS);
+/// What is not longer ago than two such seconds holds now.
+pub(crate) const LATELY_S: f64 = 2.0 * MEASURE.0;
 /// A lower bound above a measured bandwidth raises it by this part: most of it is noise the first
 /// time.
 const RAISE_WEIGHT: f64 = 0.4;

@@ -17,9 +17,13 @@ use super::tcp::{ERROR_SHARE, MORE, SEGMENT_BYTES, SHORT_RTT_S};
 /// a queue, or losses, by [`MORE`] (conservative slow start, RFC 9406 §4.2), and less than that is
 /// no growth.
 pub(crate) const STARTUP_GAIN: f64 = 2.0;
+/// Half of that growth, where what it brings is seen a round late, or what is too much of it costs
+/// others something.
+pub(crate) const HALF_GAIN: f64 = (1.0 + STARTUP_GAIN) / 2.0;
 /// A queue as long as this part of the round trip, within 4 and 16 ms, which are two targets, ends
-/// the doubling (HyStart++, RFC 9406 §4.2).
-const HYSTART: f64 = 0.125;
+/// the doubling (HyStart++, RFC 9406 §4.2: an eighth). Growth by [`MORE`] that falls evenly to none
+/// while a queue grows to this length builds just that queue in a round.
+const HYSTART: f64 = OFF_MOST / 2.0;
 /// The longest command that is made by default, in bytes. Each open connection may have one under
 /// way in startup before anything was measured: more than six doublings of the initial window, so
 /// that the kernel's slow start is what limits. No pace is lower than one in a second.

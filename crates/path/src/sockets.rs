@@ -5,13 +5,13 @@
 use std::time::Duration;
 
 use super::law::RECEIVE_BUFFER_SHARE;
-use super::model::{Estimate, STANDING_S};
+use super::model::{Estimate, FULL_ROUNDS, LATELY_S, STANDING_S};
 use super::tcp::{CongestionControl, MORE, Sample};
 use super::{Config, limit};
 
 /// Losses are the path's own if they limited in so many of the last so many slots, at either end:
-/// one queue that runs over is repaired within two.
-const LOSSY_SLOTS: (u32, u32) = (3, 16);
+/// those of four seconds. One queue that runs over is repaired within two slots.
+const LOSSY_SLOTS: (u32, u32) = (FULL_ROUNDS as u32, (2.0 * LATELY_S / STANDING_S) as u32);
 /// How long each of them is: as long as a queue needs to be told from a burst.
 pub const LOSSY_SLOT: Duration = Duration::from_millis((1e3 * STANDING_S) as u64);
 

@@ -10,8 +10,6 @@ use serde::{Serialize, Serializer};
 
 use super::tcp::Tcp;
 
-/// Shortest `tcp_info` that is accepted: that of Linux 2.6, up to `tcpi_total_retrans`.
-pub const BYTES_MIN: usize = 104;
 /// `TCPI_OPT_WSCALE`: both ends scale their windows (RFC 7323 §2).
 const OPTION_WINDOW_SCALE: u8 = 4;
 /// Room for those of kernels to come; a longer one is cut by the kernel.
@@ -81,10 +79,10 @@ macro_rules! fields {
         }
 
         impl TcpInfo {
-            /// Reads what there is; `None` if it is shorter than any kernel's of the last twenty
-            /// years.
+            /// Reads what there is; `None` if a field is missing that every kernel of the last
+            /// twenty years has, up to `tcpi_total_retrans`.
             pub fn parse(bytes: &[u8]) -> Option<Self> {
-                (bytes.len() >= BYTES_MIN).then(|| Self { $($name: $read(bytes, $at),)* })
+                Some(Self { $($name: $read(bytes, $at)?,)* })
             }
         }
     };
@@ -251,36 +249,39 @@ fn is_measured(us: &u32) -> bool {
     *us > 0 && *us != u32::MAX
 }
 
-fn byte(bytes: &[u8], at: usize) -> u8 {
-    bytes.get(at).copied().unwrap_or_default()
+/// A byte, which every kernel has, as words up to `tcpi_total_retrans`.
+fn byte(bytes: &[u8], at: usize) -> Option<u8> {
+    bytes.get(at).copied()
 }
 
-fn state(bytes: &[u8], at: usize) -> TcpState {
-    TcpState(byte(bytes, at))
+fn state(bytes: &[u8], at: usize) -> Option<TcpState> {
+    byte(bytes, at).map(TcpState)
 }
 
 /// The lowest bit.
-fn bit(bytes: &[u8], at: usize) -> bool {
-    byte(bytes, at) & 1 != 0
+fn bit(bytes: &[u8], at: usize) -> Option<bool> {
+    byte(bytes, at).map(|byte| byte & 1 != 0)
 }
 
-/// A word that every kernel has.
-fn word(bytes: &[u8], at: usize) -> u32 {
-    u32_at(bytes, at).unwrap_or_default()
-}
-
-/// The kernel counts what it would announce, also where the header's 16 bits cannot say it.
-fn window(bytes: &[u8], at: usize) -> Option<u32> {
-    let scale = if byte(bytes, 5) & OPTION_WINDOW_SCALE != 0 { byte(bytes, 6) >> 4 } else { 0 };
-    u32_at(bytes, at).map(|bytes| bytes.min(u32::from(u16::MAX) << scale))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().copied().map(u32::from_ne_bytes)
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    bytes.get(at..)?.first_chunk().copied().map(u64::from_ne_bytes)
+/// A word that older kernels lack.
+fn u32_at(bytes: &[u8], at: usize) -> Option<Option<u32>> {
+    Some(word(bytes, at))
+}
+
+/// Two words that older kernels lack.
+fn u64_at(bytes: &[u8], at: usize) -> Option<Option<u64>> {
+    let chunk = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
+    Some(chunk.copied().map(u64::from_ne_bytes))
+}
+
+/// The kernel counts what it would announce, also where the header's 16 bits cannot say it.
+fn window(bytes: &[u8], at: usize) -> Option<Option<u32>> {
+    let scale = if byte(bytes, 5)? & OPTION_WINDOW_SCALE != 0 { byte(bytes, 6)? >> 4 } else { 0 };
+    Some(word(bytes, at).map(|bytes| bytes.min(u32::from(u16::MAX) << scale)))
 }
 
 #[cfg(test)]
@@ -335,7 +336,7 @@ mod tests {
     fn what_an_old_kernel_does_not_tell_is_unknown() {
         let mut bytes = [0; 192];
         bytes[68..72].copy_from_slice(&1500_u32.to_ne_bytes());
-        let old = TcpInfo::parse(&bytes[..BYTES_MIN]).unwrap();
+        let old = TcpInfo::parse(&bytes[..104]).unwrap();
         assert_eq!((old.rtt_us, old.least_rtt_us(), old.acked_bytes), (1500, None, None));
         assert_eq!((old.busy_us, old.base_rtt_us()), (None, Some(1500)));
         bytes[148..152].copy_from_slice(&700_u32.to_ne_bytes());
@@ -364,7 +365,7 @@ mod tests {
     #[test]
     fn the_first_byte_says_who_has_gone() {
         let closed = |state| {
-            let mut bytes = [0; BYTES_MIN];
+            let mut bytes = [0; 104];
             bytes[0] = state;
             TcpInfo::parse(&bytes).unwrap().is_closed_by_peer()
         };
