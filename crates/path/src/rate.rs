@@ -64,20 +64,6 @@ pub enum State {
     Slowdown,
 }
 
-impl State {
-    /// The name in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Free => "free",
-            Self::Startup => "startup",
-            Self::Drain => "drain",
-            Self::Cruise => "cruise",
-            Self::Probe => "probe",
-            Self::Slowdown => "slowdown",
-        }
-    }
-}
-
 /// What may go.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pacing {

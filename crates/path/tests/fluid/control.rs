@@ -46,12 +46,7 @@ impl Control {
         let orders = self.controller.handle_sample(&sample);
         (self.pace, self.window) = (orders.pacing.bytes_per_s, orders.pacing.window_bytes);
         if std::env::var_os("TRACE").is_some() {
-            println!(
-                "{:8} {:?} {:?}",
-                orders.state.as_str(),
-                orders.pacing,
-                self.controller.estimate()
-            );
+            println!("{:?} {:?} {:?}", orders.state, orders.pacing, self.controller.estimate());
         }
     }
 }

@@ -340,7 +340,7 @@ impl Transfer {
             let e = controller.estimate();
             println!(
                 "{now_s:6.2} {:8} n {:2}/{:2} rate {:6.1} carried {:6.1} bw {:6.1} pace {:6.1} q {:5.1} now {:5.1} rtt {:5.1} sat {} full {} loss {:.4} dropped {} {:?}",
-                orders.state.as_str(),
+                format!("{:?}", orders.state),
                 sample.connections_open,
                 orders.connections,
                 carried / 1e6,
