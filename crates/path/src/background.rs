@@ -38,7 +38,7 @@ const IDLE_S: f64 = PATIENCE_S.0;
 const SLOWDOWN_ROUNDS: f64 = 1.0 / ERROR_SHARE;
 
 /// Finds the pace of a transfer in the background.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Background {
     pub(crate) state: State,
     /// Payload in bytes a second.
@@ -58,24 +58,12 @@ pub(crate) struct Background {
     slows_at_s: f64,
 }
 
-impl Default for Background {
-    fn default() -> Self {
-        Self {
-            state: State::Startup,
-            pace: COMMAND_BYTES,
-            line: 0.0,
-            fits: 0.0,
-            filled: false,
-            queued_s: 0.0,
-            idle_rounds: 0.0,
-            grown: 0.0,
-            round_ends_s: 0.0,
-            slows_at_s: f64::INFINITY,
-        }
-    }
-}
-
 impl Background {
+    /// One that has seen nothing.
+    pub(crate) fn new() -> Self {
+        Self { state: State::Startup, ..Self::default() }
+    }
+
     /// What may go before anything was measured, in bytes a second.
     pub(crate) fn first(&mut self, rtt_s: Option<f64>) -> f64 {
         let window = INITIAL_WINDOW_SEGMENTS * SEGMENT_BYTES;
@@ -196,7 +184,7 @@ mod tests {
             held: true,
             ..Estimate::default()
         };
-        let mut background = Background::default();
+        let mut background = Background::new();
         background.first(now.rtt_s);
         for queue_ms in [0.0, 1.9, 0.0, 0.0] {
             background.handle(&later(&mut now, queue_ms));

@@ -346,8 +346,7 @@ impl Count {
     /// tell only what a connection might carry, so for their sake none is closed.
     fn plateau(&mut self, full: f64, now: &Estimate, each: Option<f64>, most: u32) {
         self.line = full;
-        let needed = each.map_or(most, |each| needed(full, each));
-        let needed = needed.max(self.least);
+        let needed = each.map_or(most, |each| needed(full, each)).max(self.least);
         self.per_connection = each.or(self.per_connection);
         let shown = each.or(now.per_connection()).unwrap_or(full / f64::from(self.n));
         if needed < self.n {
@@ -395,9 +394,8 @@ impl Count {
     /// Holds, and looks whether what is carried stays.
     fn watch(&mut self, now: &Estimate, level: f64, off: i32) {
         self.why = if self.n == self.max { Why::AtMost } else { Why::Holds };
-        let open_s = self.open_s.unwrap_or(now.t_s);
         if self.watched_s == f64::NEG_INFINITY {
-            self.watched_s = open_s.max(now.t_s);
+            self.watched_s = now.t_s;
             self.rates.clear();
             return;
         }

@@ -3,41 +3,28 @@
 //! small. It knows no noise, no ramp-up and no change of the path: that is the paper's, not ours to
 //! mend. When told to restart it searches again.
 
-use super::count::CONNECTIONS;
+use super::Config;
 use super::policy::Phase;
 use super::tcp::Sample;
 use super::why::Why;
 
-/// What `golden` can be told. The defaults are the paper's.
-#[derive(Clone, Debug, PartialEq)]
-pub struct GoldenConfig {
-    /// Tm: how long G is measured at each N.
-    pub measuring_time_s: f64,
-    /// The first N.
-    pub connections_initial: u32,
-    /// The largest N.
-    pub connections_max: u32,
-}
-
-impl Default for GoldenConfig {
-    fn default() -> Self {
-        Self {
-            measuring_time_s: 5.0,
-            connections_initial: CONNECTIONS.0,
-            connections_max: CONNECTIONS.1,
-        }
-    }
-}
-
 /// N and the G that it had.
 type Point = (u32, f64);
 
-#[derive(Clone, Debug)]
+/// A bracket and the two points that divide it, each with its G once that is known.
+#[derive(Clone, Copy, Debug)]
+struct Section {
+    low: u32,
+    high: u32,
+    left: (u32, Option<f64>),
+    right: (u32, Option<f64>),
+}
+
+#[derive(Clone, Copy, Debug)]
 enum Search {
-    /// The two best points so far, the newer one last.
-    Bracket { before: Option<Point>, last: Option<Point> },
-    /// The bracket and, inside it, the points with the G that is known.
-    Section { low: u32, high: u32, left: (u32, Option<f64>), right: (u32, Option<f64>) },
+    /// The last point but one, and the last one.
+    Bracket(Option<Point>, Option<Point>),
+    Section(Section),
     /// Nothing is left to divide.
     Done,
 }
@@ -45,39 +32,34 @@ enum Search {
 /// The APT study's search.
 #[derive(Clone, Debug)]
 pub(crate) struct Golden {
-    config: GoldenConfig,
+    config: Config,
     search: Search,
     connections: u32,
     best: Option<Point>,
     t_last_s: Option<f64>,
     bytes: f64,
     seconds: f64,
-    /// The last sample was none.
-    is_bad: bool,
 }
 
 impl Golden {
     /// A search that has not begun.
-    pub(crate) fn new(config: GoldenConfig) -> Self {
+    pub(crate) fn new(config: Config) -> Self {
         let connections = config.connections_initial.clamp(1, config.connections_max.max(1));
         Self {
             config,
-            search: Search::Bracket { before: None, last: None },
+            search: Search::Bracket(None, None),
             connections,
             best: None,
             t_last_s: None,
             bytes: 0.0,
             seconds: 0.0,
-            is_bad: false,
         }
     }
 
     /// Takes one sample. One that lies before its predecessor changes nothing.
     pub(crate) fn handle_sample(&mut self, sample: &Sample) {
-        let before = self.t_last_s.unwrap_or(sample.t_s);
-        let interval_s = sample.t_s - before;
-        self.is_bad = !(interval_s >= 0.0 && sample.bytes_per_s.is_finite());
-        if self.is_bad {
+        let interval_s = sample.t_s - self.t_last_s.unwrap_or(sample.t_s);
+        if interval_s < 0.0 || !(interval_s * sample.bytes_per_s).is_finite() {
             return;
         }
         self.t_last_s = Some(sample.t_s);
@@ -91,33 +73,19 @@ impl Golden {
         }
     }
 
-    /// The number wanted.
-    pub(crate) fn connections(&self) -> u32 {
-        self.connections
-    }
-
-    /// What it is doing.
-    pub(crate) fn phase(&self) -> Phase {
-        match self.search {
-            Search::Bracket { .. } => Phase::Bracket,
-            Search::Section { .. } => Phase::Section,
-            Search::Done => Phase::Done,
-        }
-    }
-
-    /// Why.
-    pub(crate) fn why(&self) -> Why {
-        match self.search {
-            _ if self.is_bad => Why::BadSample,
-            Search::Bracket { .. } => Why::Doubling,
-            Search::Section { low, high, .. } => Why::Between(low, high),
-            Search::Done => Why::Converged,
-        }
+    /// The number wanted, what the search is doing, and why.
+    pub(crate) fn wanted(&self) -> (u32, Phase, Why) {
+        let (phase, why) = match self.search {
+            Search::Bracket(..) => (Phase::Bracket, Why::Doubling),
+            Search::Section(section) => (Phase::Section, Why::Between(section.low, section.high)),
+            Search::Done => (Phase::Done, Why::Converged),
+        };
+        (self.connections, phase, why)
     }
 
     /// Searches again.
     pub(crate) fn restart(&mut self) {
-        self.search = Search::Bracket { before: None, last: None };
+        self.search = Search::Bracket(None, None);
         self.best = None;
         (self.bytes, self.seconds) = (0.0, 0.0);
     }
@@ -127,13 +95,11 @@ impl Golden {
         if self.best.is_none_or(|(_, best)| g > best) {
             self.best = Some(point);
         }
-        match self.search.clone() {
-            Search::Bracket { before, last } => self.bracket(before, last, point),
-            Search::Section { low, high, left, right } => {
-                let fill = |(n, known): (u32, Option<f64>)| {
-                    (n, if n == self.connections { Some(g) } else { known })
-                };
-                self.section(low, high, fill(left), fill(right));
+        match self.search {
+            Search::Bracket(before, last) => self.bracket(before, last, point),
+            Search::Section(mut section) => {
+                section.open().1 = Some(g);
+                self.divide(section.better_part());
             }
             Search::Done => {}
         }
@@ -144,58 +110,50 @@ impl Golden {
         let (n, g) = point;
         let risen = last.is_none_or(|(_, g_last)| g > g_last);
         if risen && n < self.config.connections_max {
-            self.search = Search::Bracket { before: last, last: Some(point) };
+            self.search = Search::Bracket(last, Some(point));
             self.connections = n.saturating_mul(2).min(self.config.connections_max);
             return;
         }
         let low = if risen { last } else { before };
-        let low = low.map_or(1, |(n, _)| n);
-        self.divide(low, n);
+        self.divide(Section::of(low.map_or(1, |(n, _)| n), n));
     }
 
-    fn divide(&mut self, low: u32, high: u32) {
-        let (left, right) = inner(low, high);
-        self.section(low, high, (left, None), (right, None));
-    }
-
-    /// Measures the points that are not known yet; with both known, keeps the better part.
-    fn section(
-        &mut self,
-        mut low: u32,
-        mut high: u32,
-        mut left: (u32, Option<f64>),
-        mut right: (u32, Option<f64>),
-    ) {
-        loop {
-            // No two different numbers lie inside.
-            if left.0 <= low || left.0 >= right.0 {
-                self.search = Search::Done;
-                self.connections = self.best.map_or(self.connections, |(n, _)| n).clamp(low, high);
-                return;
-            }
-            let (Some(g_left), Some(g_right)) = (left.1, right.1) else {
-                self.connections = if left.1.is_none() { left.0 } else { right.0 };
-                self.search = Search::Section { low, high, left, right };
-                return;
-            };
-            if g_left < g_right {
-                low = left.0;
-                left = right;
-                right = (inner(low, high).1, None);
-            } else {
-                high = right.0;
-                right = left;
-                left = (inner(low, high).0, None);
-            }
+    /// Measures the next point, unless no two different numbers lie inside.
+    fn divide(&mut self, mut section: Section) {
+        let Section { low, high, left, right } = section;
+        if left.0 <= low || left.0 >= right.0 {
+            self.search = Search::Done;
+            self.connections = self.best.map_or(self.connections, |(n, _)| n).clamp(low, high);
+        } else {
+            self.connections = section.open().0;
+            self.search = Search::Section(section);
         }
     }
 }
 
-/// The two points that divide a bracket by the golden section, as whole numbers.
-fn inner(low: u32, high: u32) -> (u32, u32) {
-    let golden_section = (5.0_f64.sqrt() - 1.0) / 2.0;
-    let part = (f64::from(high - low) * golden_section).round() as u32;
-    (high - part, low + part)
+impl Section {
+    /// A bracket that is divided by the golden section, in whole numbers.
+    fn of(low: u32, high: u32) -> Self {
+        let golden_section = (5.0_f64.sqrt() - 1.0) / 2.0;
+        let part = (f64::from(high - low) * golden_section).round() as u32;
+        Self { low, high, left: (high - part, None), right: (low + part, None) }
+    }
+
+    /// The point whose G is measured next.
+    fn open(&mut self) -> &mut (u32, Option<f64>) {
+        if self.left.1.is_none() { &mut self.left } else { &mut self.right }
+    }
+
+    /// The part with the better point, once both are known.
+    fn better_part(self) -> Self {
+        match (self.left.1, self.right.1) {
+            (Some(left), Some(right)) if left < right => {
+                Self { left: self.right, ..Self::of(self.left.0, self.high) }
+            }
+            (Some(_), Some(_)) => Self { right: self.left, ..Self::of(self.low, self.right.0) },
+            _ => self,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -224,7 +182,7 @@ mod tests {
     }
 
     fn begun(connections_max: u32) -> Golden {
-        let mut golden = Golden::new(GoldenConfig { connections_max, ..GoldenConfig::default() });
+        let mut golden = Golden::new(Config { connections_max, ..Config::default() });
         golden.handle_sample(&Sample { connections_open: 4, ..Sample::default() });
         golden
     }

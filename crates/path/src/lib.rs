@@ -33,7 +33,6 @@ mod why;
 
 pub use close::close_candidate;
 pub use count::CONNECTIONS;
-pub use golden::GoldenConfig;
 pub use limit::Bottleneck;
 pub use memory::Remembered;
 pub use model::{Estimate, Model};
@@ -63,6 +62,8 @@ pub struct Config {
     pub connections_initial: u32,
     /// The most that are asked for.
     pub connections_max: u32,
+    /// How long iSCSI-APT's search measures each number, its Tm, in seconds.
+    pub measuring_time_s: f64,
     /// What the kernel lets a socket have under way by itself, in bytes (`tcp_wmem`, `tcp_rmem`).
     pub window_bytes: f64,
     /// The largest socket buffer that the system lets a program set, in bytes; 0 leaves buffers to
@@ -79,11 +80,11 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         let (connections_initial, connections_max) = CONNECTIONS;
-        let window_bytes = 3e6;
         Self {
             connections_initial,
             connections_max,
-            window_bytes,
+            measuring_time_s: 5.0,
+            window_bytes: 3e6,
             socket_buffer_bytes_max: 0,
             congestion_controls: Vec::new(),
             paces: true,
@@ -141,6 +142,7 @@ impl Controller {
     fn with(number: Number, config: Config) -> Self {
         let (model, rate) = (Model::new(config.background), Rate::new(config.background));
         let (resume, wishes, sockets) = (Resume::default(), Wishes::default(), Sockets::default());
+        let config = Config { paces: config.paces || config.background, ..config };
         Self { config, model, rate, number, resume, wishes, sockets, begun: false }
     }
 
@@ -151,7 +153,7 @@ impl Controller {
             self.begun = true;
             self.begin(rtt_s);
         }
-        if self.paces() {
+        if self.config.paces {
             self.rate.first(rtt_s, open);
         }
         self.orders()
@@ -166,17 +168,15 @@ impl Controller {
         if now.t_s < sample.t_s || sample.t_s.is_nan() {
             return self.orders();
         }
-        if !self.begun {
-            if let Some(rtt_s) = now.rtt_s.filter(|rtt_s| *rtt_s >= SHORT_RTT_S) {
-                self.begin(rtt_s);
-            }
-            self.begun = true;
+        let begun = std::mem::replace(&mut self.begun, true);
+        if let Some(rtt_s) = now.rtt_s.filter(|rtt_s| !begun && *rtt_s >= SHORT_RTT_S) {
+            self.begin(rtt_s);
         }
         if let Some(carried) = self.resume.handle(&now) {
             self.rate.retreat(carried);
         }
         self.rate.belief = self.resume.belief();
-        if self.paces() {
+        if self.config.paces {
             self.rate.handle(&now);
         }
         if let Number::Count(count) = &mut self.number {
@@ -208,10 +208,6 @@ impl Controller {
     /// Somebody chose the number that it begins with.
     fn is_number_chosen(&self) -> bool {
         self.config.connections_initial != CONNECTIONS.0
-    }
-
-    fn paces(&self) -> bool {
-        self.config.paces || self.config.background
     }
 
     /// The round trip of a path whose first commands go out is known.
@@ -287,22 +283,14 @@ impl Controller {
 
     /// What was decided last.
     pub fn orders(&self) -> Orders {
-        Orders {
-            connections: self.number.connections(),
-            phase: self.number.phase(self.estimate().full),
-            why: self.why(),
-            pacing: self.rate.pacing,
-            state: self.rate.state,
-            sockets: self.sockets,
-        }
-    }
-
-    fn why(&self) -> Why {
+        let (connections, phase, why) = self.number.wanted(self.estimate().full);
         let begins = self.rate.state == State::Startup || !self.resume.is_over();
-        match self.resume.saved().zip(self.resume.outcome()).filter(|_| begins) {
+        let why = match self.resume.saved().zip(self.resume.outcome()).filter(|_| begins) {
             Some((saved, outcome)) => Why::Remembered(saved.bandwidth, outcome),
-            None => self.number.why(),
-        }
+            None => why,
+        };
+        let Rate { pacing, state, .. } = self.rate;
+        Orders { connections, phase, why, pacing, state, sockets: self.sockets }
     }
 }
 
@@ -327,7 +315,7 @@ mod tests {
     fn a_number_that_somebody_else_chooses_has_the_pace_of_one_that_is_found() {
         let mut found = Controller::new(Config::default());
         let mut fixed = PolicyConfig::Fixed(4).build(true);
-        let mut golden = PolicyConfig::Golden(GoldenConfig::default()).build(true);
+        let mut golden = PolicyConfig::Golden(Config::default()).build(true);
         let (mut free, mut numbers) = (PolicyConfig::Fixed(4).build(false), Vec::new());
         for controller in [&mut found, &mut fixed, &mut golden, &mut free] {
             controller.first(Some(0.05), 4);

@@ -220,25 +220,20 @@ impl Signs {
 /// The congestion window of a sender was the limit in an interval, kept small by losses that no
 /// queue explains.
 pub fn is_lossy_path(tcp: &Tcp) -> bool {
+    let signs = Signs::of(|field| field(tcp), false);
+    let other = signs.silent || signs.app_limited || is_short_of_buffer(|field| field(tcp));
     let queued = tcp.rtt_us.zip(tcp.min_rtt_us).is_none_or(|(rtt, least)| is_filled(rtt, least));
-    let filled =
-        tcp.in_flight_bytes.zip(tcp.cwnd_bytes).is_some_and(|(used, all)| used >= FULL * all);
-    let lost = tcp.retransmits.is_some_and(|count| count > 0.0);
-    let other = tcp.app_limited == Some(true) || is_short_of_buffer(|field| field(tcp));
-    let silent = tcp.busy_share.is_some_and(|busy| busy < MOSTLY);
-    lost && filled && !queued && !other && !silent
+    signs.loss > 0.0 && signs.fills(signs.cwnd_bytes) && !queued && !other
 }
 
 /// A buffer at one of the ends held the sender up most of the time, or its window is full; `field`
 /// reads what is known of the connection, or of the typical one.
 pub(crate) fn is_short_of_buffer(field: impl Fn(fn(&Tcp) -> Option<f64>) -> Option<f64>) -> bool {
-    let mostly = |share: Option<f64>| share.is_some_and(|share| share >= MOSTLY);
-    let full = field(|tcp| tcp.in_flight_bytes).zip(field(|tcp| tcp.peer_window_bytes));
     let queue = field(|tcp| tcp.rtt_us).zip(field(|tcp| tcp.min_rtt_us));
-    mostly(field(|tcp| tcp.rwnd_limited_share))
-        || mostly(field(|tcp| tcp.sndbuf_limited_share))
-        || full.is_some_and(|(used, all)| used >= FULL * all)
-            && queue.is_none_or(|(rtt, least)| !is_filled(rtt, least))
+    let queued = queue.is_some_and(|(rtt, least)| is_filled(rtt, least));
+    let signs = Signs::of(field, false);
+    signs.receive_window_share.max(signs.send_buffer_share) >= MOSTLY
+        || !queued && signs.fills(signs.send_window_bytes)
 }
 
 /// What limits one connection, from a single interval of it.

@@ -416,14 +416,11 @@ impl Model {
 
     /// Is the queue ours? It is, if it goes when less is sent than the line carries.
     fn note_draining(&mut self, dt_s: f64, pace: Option<f64>, now: &mut Estimate) {
-        let (Some(pace), Some(bandwidth)) = (pace, now.bandwidth) else {
+        let stands = now.measured && now.queue_s > now.queue_target_s && self.base.is_none();
+        let (Some(pace), Some(bandwidth), true) = (pace, now.bandwidth, stands) else {
             self.draining = None;
             return;
         };
-        if now.queue_s <= now.queue_target_s || !now.measured || self.base.is_some() {
-            self.draining = None;
-            return;
-        }
         let begin = Draining { queue_s: now.queue_s, drained_s: 0.0, bandwidth };
         let draining = self.draining.get_or_insert(begin);
         let before = self.last.bandwidth.unwrap_or(bandwidth);
@@ -459,8 +456,8 @@ impl Model {
 /// The name of what limits the typical connection where no commands wait for the line; `asks` says
 /// that commands are under way.
 fn limits(signs: Signs, asks: bool, now: &Estimate) -> Bottleneck {
-    let queue_us = now.rtt_s.map(|empty_s| (1e6 * (empty_s + now.queue_s), 1e6 * empty_s));
-    let queued = queue_us.is_some_and(|(rtt_us, empty_us)| is_queued(rtt_us, empty_us));
+    let stands = |empty_s: f64| is_queued(1e6 * (empty_s + now.queue_s), 1e6 * empty_s);
+    let queued = now.rtt_s.is_some_and(stands);
     let idle = if asks { Bottleneck::QueueDepth } else { Bottleneck::Application };
     Signs { queued, loss: now.loss_lately, ..signs }.limit(now.full, idle)
 }

@@ -107,21 +107,17 @@ impl Seen {
 fn seen(line: &str) -> Option<(IpAddr, Seen)> {
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
     let [peer, bandwidth, how, rtt_s, loss, connections, at_s] = words[..] else { return None };
-    let measured = match how {
-        "measured" => true,
-        "least" => false,
-        _ => return None,
-    };
     let path = Remembered {
         bandwidth: bandwidth.parse().ok()?,
-        measured,
+        measured: how == "measured",
         rtt_s: rtt_s.parse().ok()?,
         loss: loss.parse().ok()?,
         connections: connections.parse().ok()?,
         age_s: 0.0,
     };
     let seen = Seen { path, at_s: at_s.parse().ok()? };
-    path.is_possible().then_some((peer.parse().ok()?, seen))
+    let is_one = path.is_possible() && ["measured", "least"].contains(&how);
+    is_one.then_some((peer.parse().ok()?, seen))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::str::FromStr;
 
 use super::count::{CONNECTIONS, Count};
-use super::golden::{Golden, GoldenConfig};
+use super::golden::Golden;
 use super::why::Why;
 use super::{Config, Controller};
 
@@ -15,7 +15,7 @@ pub enum PolicyConfig {
     /// This many connections, always.
     Fixed(u32),
     /// The APT study's search.
-    Golden(GoldenConfig),
+    Golden(Config),
     /// As many as the model of the path asks for.
     Adaptive(Config),
 }
@@ -51,31 +51,22 @@ impl PolicyConfig {
         Controller::with(number, Config { paces, ..Config::default() })
     }
 
-    /// The number that it begins with.
-    pub fn connections_initial(&self) -> u32 {
-        self.first_and_most().0
-    }
-
-    /// The most connections that it may ask for.
-    pub fn connections_most(&self) -> u32 {
-        self.first_and_most().1
-    }
-
-    fn first_and_most(&self) -> (u32, u32) {
+    /// Connections that it begins with, and the most that it may ask for.
+    pub fn connections(&self) -> (u32, u32) {
         match self {
             Self::Fixed(connections) => (*connections, *connections),
-            Self::Golden(config) => (config.connections_initial, config.connections_max),
-            Self::Adaptive(config) => (config.connections_initial, config.connections_max),
+            Self::Golden(config) | Self::Adaptive(config) => {
+                (config.connections_initial, config.connections_max)
+            }
         }
     }
 
     /// This policy, with another limit of connections.
     pub fn connections_max(mut self, connections_max: u32) -> Self {
-        let connections_max = connections_max.max(1);
+        let most = connections_max.max(1);
         match &mut self {
-            Self::Fixed(connections) => *connections = (*connections).min(connections_max),
-            Self::Golden(config) => config.connections_max = connections_max,
-            Self::Adaptive(config) => config.connections_max = connections_max,
+            Self::Fixed(connections) => *connections = (*connections).min(most),
+            Self::Golden(config) | Self::Adaptive(config) => config.connections_max = most,
         }
         self
     }
@@ -94,7 +85,7 @@ impl FromStr for PolicyConfig {
         match text.split_once(':') {
             // The model had a name of its own while it was tried.
             None if matches!(text, "adaptive" | "model") => Ok(Self::default()),
-            None if text == "golden" => Ok(Self::Golden(GoldenConfig::default())),
+            None if text == "golden" => Ok(Self::Golden(Config::default())),
             None if text == "fixed" => Ok(Self::Fixed(CONNECTIONS.0)),
             Some(("fixed", count)) => {
                 let count: u32 = count.parse().map_err(|_| unknown())?;
@@ -149,30 +140,15 @@ pub(crate) enum Number {
 }
 
 impl Number {
-    pub(crate) fn connections(&self) -> u32 {
+    /// The number wanted, what the search for it is doing, and why; `full` says that the sender had
+    /// enough to fill the line.
+    pub(crate) fn wanted(&self, full: bool) -> (u32, Phase, Why) {
         match self {
-            Self::Count(count) => count.n,
-            Self::Golden(golden) => golden.connections(),
-            Self::Fixed(connections) => *connections,
-        }
-    }
-
-    pub(crate) fn why(&self) -> Why {
-        match self {
-            Self::Count(count) => count.why,
-            Self::Golden(golden) => golden.why(),
-            Self::Fixed(_) => Why::Chosen,
-        }
-    }
-
-    /// What it is doing; `full` says that the sender had enough to fill the line.
-    pub(crate) fn phase(&self, full: bool) -> Phase {
-        match self {
-            Self::Count(_) if !full => Phase::Idle,
-            Self::Count(count) if count.is_searching() => Phase::Measure,
-            Self::Count(_) => Phase::Hold,
-            Self::Golden(golden) => golden.phase(),
-            Self::Fixed(_) => Phase::Fixed,
+            Self::Count(count) if !full => (count.n, Phase::Idle, count.why),
+            Self::Count(count) if count.is_searching() => (count.n, Phase::Measure, count.why),
+            Self::Count(count) => (count.n, Phase::Hold, count.why),
+            Self::Golden(golden) => golden.wanted(),
+            Self::Fixed(connections) => (*connections, Phase::Fixed, Why::Chosen),
         }
     }
 
@@ -200,7 +176,7 @@ mod tests {
         }
         for name in ["fixed", "golden", "adaptive"] {
             let policy: PolicyConfig = name.parse().unwrap();
-            let numbers = (policy.connections_initial(), policy.name());
+            let numbers = (policy.connections().0, policy.name());
             assert_eq!((policy.build(true).orders().connections, name), numbers);
         }
     }

@@ -103,7 +103,7 @@ pub(crate) struct Rate {
 impl Rate {
     /// One that has seen nothing, of a transfer that may be one that takes what others leave.
     pub(crate) fn new(background: bool) -> Self {
-        Self { background: background.then(Background::default), ..Self::default() }
+        Self { background: background.then(Background::new), ..Self::default() }
     }
 
     /// What is carried now tells nothing of a level: the path fills, or others are let go first.

@@ -41,8 +41,6 @@ pub enum Why {
     Between(u32, u32),
     /// `golden`: the bracket is too small to divide.
     Converged,
-    /// `golden`: the sample's time does not lie after the one before, or its rate is no number.
-    BadSample,
 }
 
 impl fmt::Display for Why {
@@ -71,7 +69,6 @@ impl fmt::Display for Why {
             Self::Doubling => f.write_str("the throughput still rises with the connections"),
             Self::Between(low, high) => write!(f, "the best lies between {low} and {high}"),
             Self::Converged => f.write_str("the bracket is too small to divide"),
-            Self::BadSample => f.write_str("the sample was ignored: its time or rate is wrong"),
         }
     }
 }

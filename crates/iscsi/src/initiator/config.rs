@@ -207,7 +207,7 @@ impl Config {
     /// that it was told, and may ask for as many as it was told.
     #[must_use]
     pub fn policy(mut self, policy: PolicyConfig) -> Self {
-        let initial = policy.connections_initial();
+        let initial = policy.connections().0;
         self.connections = u16::try_from(initial).unwrap_or(u16::MAX).max(1);
         self.policy = Some(policy);
         self
@@ -229,7 +229,7 @@ impl Config {
 
     /// MaxConnections as it is offered: as many as there may ever be.
     pub(super) fn connections_offered(&self) -> u16 {
-        let most = self.policy.as_ref().map_or(0, PolicyConfig::connections_most);
+        let most = self.policy.as_ref().map_or(0, |policy| policy.connections().1);
         u16::try_from(most).unwrap_or(u16::MAX).min(CONNECTIONS_MAX as u16).max(self.connections)
     }
 

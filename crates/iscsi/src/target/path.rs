@@ -67,8 +67,7 @@ fn lost_to_the_path(before: &TcpInfo, now: &TcpInfo, interval: Duration) -> bool
 pub(super) async fn watch(shared: Weak<Shared>) {
     let mut ticks = tokio::time::interval(LOSSY_SLOT);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let better = congestion_controls().into_iter().max();
-    let mut better = better.filter(|control| *control == CongestionControl::Bbr);
+    let mut better = congestion_controls().into_iter().find(|one| *one == CongestionControl::Bbr);
     if better.is_none() {
         debug!("this kernel has no congestion control that bears losses");
     }

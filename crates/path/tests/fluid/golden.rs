@@ -1,6 +1,6 @@
 //! iSCSI-APT's search as published: what it decides is the study's, and does not change.
 
-use ::path::{GoldenConfig, PolicyConfig};
+use ::path::{Config, PolicyConfig};
 
 use crate::path::{Path, Transfer};
 
@@ -13,7 +13,7 @@ fn study() -> Path {
 }
 
 fn transfer(path: Path, t_s: f64) -> Transfer {
-    let search = GoldenConfig { connections_max: 128, ..GoldenConfig::default() };
+    let search = Config { connections_max: 128, ..Config::default() };
     let mut transfer = Transfer::new(path, 4, 1);
     transfer.run(&mut PolicyConfig::Golden(search).build(true), t_s);
     transfer

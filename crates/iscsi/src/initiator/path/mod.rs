@@ -218,7 +218,7 @@ impl Controller {
         let most = view.most.max(1);
         self.path.grant(most);
         let mut orders = self.path.handle_sample(sample);
-        let at_most = orders.why == Why::AtMost && self.policy.connections_most() > most;
+        let at_most = orders.why == Why::AtMost && self.policy.connections().1 > most;
         self.capped = at_most || orders.connections > most;
         orders.connections = orders.connections.min(most);
         let golden = matches!(self.policy, PolicyConfig::Golden(_));
