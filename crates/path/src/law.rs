@@ -14,7 +14,7 @@
 use std::fmt;
 
 use crate::count::CONNECTIONS;
-use crate::limit::BBR_LOSS_MAX;
+use crate::limit::{BBR_LOSS_MAX, Bottleneck};
 use crate::model::LOSS_SHARE;
 use crate::rate::{STARTUP_GAIN, WINDOW_LEAST_SEGMENTS};
 use crate::tcp::{CongestionControl, ERROR_SHARE, SEGMENT_BYTES, SHORT_RTT_S};
@@ -65,32 +65,6 @@ pub struct PathPlan {
     pub streams: Option<u32>,
 }
 
-/// What holds one connection up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Bound {
-    /// Nothing but the line.
-    Line,
-    /// Losses, which keep the congestion window small.
-    Loss,
-    /// The send buffer (`tcp_wmem`).
-    SendBuffer,
-    /// The receive buffer (`tcp_rmem`).
-    ReceiveBuffer,
-}
-
-impl Bound {
-    /// The name in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Line => "line",
-            Self::Loss => "loss",
-            Self::SendBuffer => "send_buffer",
-            Self::ReceiveBuffer => "receive_buffer",
-        }
-    }
-}
-
 /// Where the formulas do not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -131,8 +105,8 @@ pub struct Outcome {
     pub control: CongestionControl,
     /// iSCSI payload of one connection.
     pub one_bytes_per_s: f64,
-    /// What holds it up.
-    pub bound: Bound,
+    /// What holds it up: the line, losses, `tcp_wmem` or `tcp_rmem`.
+    pub bound: Bottleneck,
     /// Connections: as given, or the fewest that fill the line.
     pub connections: u32,
     /// iSCSI payload of all of them.
@@ -168,10 +142,11 @@ impl PathPlan {
         let (window, bound) = self.window(control);
         let full = line * self.use_of_line(control);
         let free = window / self.rtt_s;
-        let deviation = if bound == Bound::Loss { self.law(control).deviation } else { 0.0 };
+        let deviation =
+            if bound == Bottleneck::CongestionLoss { self.law(control).deviation } else { 0.0 };
         let together = |n: u32| full * carried(f64::from(n) * free / full, deviation, n);
         let one_bytes_per_s = together(1);
-        let bound = if free < full { bound } else { Bound::Line };
+        let bound = if free < full { bound } else { Bottleneck::LineRate };
         let needed = (1..=CONNECTIONS.1).find(|n| together(*n) >= (1.0 - ERROR_SHARE) * full);
         let connections = self.streams.or(needed).unwrap_or(CONNECTIONS.1).max(1);
         let session_bytes_per_s = together(connections);
@@ -202,12 +177,12 @@ impl PathPlan {
     }
 
     /// The mean window of one connection and what bounds it, as if the line had no end.
-    fn window(&self, control: CongestionControl) -> (f64, Bound) {
+    fn window(&self, control: CongestionControl) -> (f64, Bottleneck) {
         let buffers = [
-            (self.usable(SEND_BUFFER_SHARE * self.wmem_bytes), Bound::SendBuffer),
-            (self.usable(RECEIVE_BUFFER_SHARE * self.rmem_bytes), Bound::ReceiveBuffer),
+            (self.usable(SEND_BUFFER_SHARE * self.wmem_bytes), Bottleneck::SendBuffer),
+            (self.usable(RECEIVE_BUFFER_SHARE * self.rmem_bytes), Bottleneck::ReceiveWindow),
         ];
-        let law = (self.law(control).window_bytes, Bound::Loss);
+        let law = (self.law(control).window_bytes, Bottleneck::CongestionLoss);
         buffers.into_iter().fold(law, |least, other| if other.0 < least.0 { other } else { least })
     }
 
@@ -475,11 +450,11 @@ mod tests {
     fn the_smaller_buffer_is_named_and_the_wanted_one_lifts_it() {
         let tight = PathPlan { wmem_bytes: 1e6, loss: 0.0, streams: Some(1), ..path() };
         let bbr = tight.outcome(CongestionControl::Bbr);
-        assert_eq!(bbr.bound, Bound::SendBuffer);
+        assert_eq!(bbr.bound, Bottleneck::SendBuffer);
         let roomy = PathPlan { wmem_bytes: bbr.wmem_wanted_bytes, ..tight };
-        assert_eq!(roomy.outcome(CongestionControl::Bbr).bound, Bound::Line);
+        assert_eq!(roomy.outcome(CongestionControl::Bbr).bound, Bottleneck::LineRate);
         let tight = PathPlan { rmem_bytes: 1e6, ..tight };
-        assert_eq!(tight.outcome(CongestionControl::Bbr).bound, Bound::ReceiveBuffer);
+        assert_eq!(tight.outcome(CongestionControl::Bbr).bound, Bottleneck::ReceiveWindow);
     }
 
     #[test]

@@ -107,13 +107,13 @@ fn text(path: &PathPlan, outcomes: &[Outcome]) -> String {
             mbit(path.limit_bytes_per_s()),
             mib(path.delay_product_bytes())
         ),
-        "         one Mbit/s  limited by      connections  all Mbit/s  wmem MiB  rmem MiB  depth  \
+        "         one Mbit/s  limited by       connections  all Mbit/s  wmem MiB  rmem MiB  depth  \
          memory MiB (sender, receiver)"
             .to_owned(),
     ];
     for outcome in outcomes {
         lines.push(format!(
-            "{:<7} {:>11.1}  {:<14} {:>12}  {:>10.1}  {:>8.2}  {:>8.2}  {:>5}  {:.0}, {:.0}",
+            "{:<7} {:>11.1}  {:<15} {:>12}  {:>10.1}  {:>8.2}  {:>8.2}  {:>5}  {:.0}, {:.0}",
             outcome.control.as_str(),
             mbit(outcome.one_bytes_per_s),
             outcome.bound.as_str(),
