@@ -50,8 +50,6 @@ const LEVEL_NOISE: f64 = TARGET_SHARE / 2.0;
 /// Held: two means over the longest of these in a row are another path's by their share
 /// ([`OTHER_SHARE`]) and by so many standard errors.
 const CHANGED_ERRORS: f64 = 4.0;
-/// Round trip where none is known.
-const RTT_S: f64 = 0.05;
 
 /// What a number of connections has shown.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -453,7 +451,8 @@ fn ceil(value: f64) -> u32 {
     (value - 1e-6).ceil().clamp(0.0, 1e6) as u32
 }
 
-/// The round trip as it is now, with whatever queue: windows grow by that one.
+/// The round trip as it is now, with whatever queue: windows grow by that one. Where none is known,
+/// it is one that samples do not show, shorter than one by half.
 fn rtt_s(now: &Estimate) -> f64 {
-    now.rtt_s.map_or(RTT_S, |rtt_s| rtt_s + now.queue_now_s)
+    now.rtt_s.map_or(SAMPLE_S / 2.0, |rtt_s| rtt_s + now.queue_now_s)
 }
