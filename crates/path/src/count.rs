@@ -29,7 +29,7 @@ pub const CONNECTIONS: (u32, u32) = (4, 64);
 const ASSUMED_BANDWIDTH: f64 = 1e9 / 8.0 * SEGMENT_BYTES / WIRE_BYTES;
 /// A step multiplies N as slow start does a window, and by half of that growth where sockets tell
 /// their windows: then no more is opened than half as many again as are needed.
-pub(crate) const STEPS: (f64, f64) = (STARTUP_GAIN, HALF_GAIN);
+const STEPS: (f64, f64) = (STARTUP_GAIN, HALF_GAIN);
 /// A step brought all that it could above this share of it: what is left of windows that have each
 /// been cut once by the time that they are measured. Below a quarter it brought nothing.
 const GAIN_SHARE: f64 = CUBIC_BETA;
@@ -42,7 +42,7 @@ const LOSSES_STEP: f64 = STEPS.0;
 const MARGIN: f64 = 1.0 + TARGET_SHARE;
 /// New connections need round trips for TCP, login and slow start; those that are left are known
 /// after [`FULL_ROUNDS`].
-pub(crate) const SETTLE_ROUND_TRIPS: f64 = 8.0;
+const SETTLE_ROUND_TRIPS: f64 = 8.0;
 /// A level is the mean over seconds, longer where samples are noisy; and the noise of such a mean,
 /// half of the margin.
 const LEVEL_S: (f64, f64) = (2.0 * SAMPLE_S, MEASURE.0);

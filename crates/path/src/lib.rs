@@ -284,8 +284,8 @@ impl Controller {
     /// What was decided last.
     pub fn orders(&self) -> Orders {
         let (connections, phase, why) = self.number.wanted(self.estimate().full);
-        let begins = self.rate.state == State::Startup || !self.resume.is_over();
-        let why = match self.resume.saved().zip(self.resume.outcome()).filter(|_| begins) {
+        let known = self.resume.saved().zip(self.resume.outcome());
+        let why = match known.filter(|_| self.rate.state == State::Startup) {
             Some((saved, outcome)) => Why::Remembered(saved.bandwidth, outcome),
             None => why,
         };

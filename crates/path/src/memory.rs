@@ -10,7 +10,6 @@
 //! small, so the jump is one of the number, not of a window, and validating it takes as long as
 //! slow start.
 
-use super::count::{SETTLE_ROUND_TRIPS, STEPS};
 use super::model::Estimate;
 use super::rate::STARTUP_GAIN;
 use super::tcp::OTHER_SHARE;
@@ -22,9 +21,6 @@ pub(crate) const LIFETIME_S: f64 = 86400.0;
 const JUMP: f64 = 1.0 / STARTUP_GAIN;
 /// The round trip may be that many times the remembered one: from half to ten times (RFC 9959).
 const RTT_FACTORS: (f64, f64) = (0.5, 10.0);
-/// Rounds with enough to send after which a jump that is not carried will not be: half as many
-/// again as slow start is given.
-const VALIDATING_ROUNDS: f64 = STEPS.1 * SETTLE_ROUND_TRIPS;
 
 /// What a path was like.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -94,20 +90,12 @@ pub(crate) struct Resume {
     /// What was carried when it was too much.
     retreat: Option<f64>,
     phase_ends_s: Option<f64>,
-    /// Seconds with enough to send.
-    full_s: f64,
-    last_s: f64,
 }
 
 impl Resume {
     /// With what was remembered, if anything was.
     pub(crate) fn new(saved: Option<Remembered>) -> Self {
         Self { saved, ..Self::default() }
-    }
-
-    /// Nothing is being found out any more.
-    pub(crate) fn is_over(&self) -> bool {
-        matches!(self.phase, Phase::Confirmed | Phase::GivenUp)
     }
 
     /// What is remembered of this path, from the time on when its round trip is known.
@@ -149,10 +137,6 @@ impl Resume {
     /// too much.
     pub(crate) fn handle(&mut self, now: &Estimate) -> Option<f64> {
         let jump = JUMP * self.saved()?.bandwidth;
-        if now.full {
-            self.full_s += (now.t_s - self.last_s).clamp(0.0, now.round_s());
-        }
-        self.last_s = now.t_s;
         let round_ends_s = now.t_s + now.round_s();
         let ended = now.t_s >= *self.phase_ends_s.get_or_insert(round_ends_s);
         // A queue alone is the path's, or others', where nothing of ours is under way.
@@ -167,7 +151,6 @@ impl Resume {
                 return Some(now.carried / 2.0);
             }
             Phase::Unvalidated if ended => Phase::Validating,
-            Phase::Validating if self.full_s > VALIDATING_ROUNDS * now.round_s() => Phase::GivenUp,
             Phase::SafeRetreat if ended => Phase::GivenUp,
             unchanged => unchanged,
         };
@@ -255,19 +238,6 @@ mod tests {
         let mut resume = begun();
         assert_eq!(resume.handle(&Estimate { full: false, ..queued }), None);
         assert_eq!(resume.phase, Phase::Unvalidated);
-    }
-
-    #[test]
-    fn a_jump_that_does_not_come_is_given_up_but_not_while_nothing_is_to_send() {
-        let mut resume = begun();
-        for tenth in 1..100 {
-            resume.handle(&Estimate { full: false, ..now(0.1 * f64::from(tenth), 1e3) });
-        }
-        assert_eq!(resume.phase, Phase::Validating);
-        for tenth in 100..130 {
-            resume.handle(&now(0.1 * f64::from(tenth), 20e6));
-        }
-        assert_eq!((resume.phase, resume.belief()), (Phase::GivenUp, None));
     }
 
     #[test]
