@@ -19,12 +19,9 @@ use super::memory::{LIFETIME_S, Remembered};
 
 /// The first line; another number means another form.
 const HEAD: &str = "enkaku paths 1";
-/// Peers kept: far more than one host copies to in a day. The oldest go first.
-pub const PEERS_MAX: usize = 256;
-/// Longer than any line of a table, in bytes.
-const LINE_BYTES_MAX: usize = 256;
-/// Longer than any table, in bytes.
-pub const TEXT_BYTES_MAX: usize = LINE_BYTES_MAX * PEERS_MAX;
+/// The longest table, in bytes: a thousand peers, far more than one host copies to in a day.
+/// The oldest go first.
+pub const TEXT_BYTES_MAX: usize = 65_536;
 
 /// What is remembered of all paths.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -90,7 +87,7 @@ impl Paths {
         }
         self.0.insert(peer, Seen { path, at_s: now_s });
         self.0.retain(|_, seen| (0.0..=LIFETIME_S).contains(&seen.now(now_s).age_s));
-        while self.0.len() > PEERS_MAX {
+        while self.to_text().len() > TEXT_BYTES_MAX {
             let oldest = self.0.iter().min_by_key(|(_, seen)| seen.at_s).map(|(peer, _)| *peer);
             oldest.and_then(|peer| self.0.remove(&peer));
         }
@@ -198,12 +195,15 @@ mod tests {
     #[test]
     fn the_oldest_go_and_what_is_too_old_goes_in_any_case() {
         let mut paths = Paths::default();
-        for n in 0..PEERS_MAX as u16 + 10 {
+        let most = 1300;
+        for n in 0..most {
             paths.note(peer(n), path(1e6, true), NOW_S + u64::from(n));
         }
-        assert_eq!(paths.0.len(), PEERS_MAX);
-        assert!(paths.of(peer(9), NOW_S).is_none() && paths.of(peer(10), NOW_S).is_some());
-        assert!(paths.to_text().len() < TEXT_BYTES_MAX);
+        let first = most - paths.0.len() as u16;
+        assert!((1..500).contains(&first), "{first} are gone");
+        let known = |n| paths.of(peer(n), NOW_S).is_some();
+        assert!(known(first) && !known(first - 1));
+        assert!(paths.to_text().len() <= TEXT_BYTES_MAX);
         paths.note(peer(1), path(1e6, true), NOW_S + 90_000);
         assert_eq!(paths.0.len(), 1);
     }
