@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import pytest
 from conftest import MIB, empty, noise, sha256
 from support.processes import that_name, until
 
-from enkaku_lab import commands, curves, docs, experiments, path_gate, report, runner, wan
+from enkaku_lab import commands, curves, docs, experiments, path_gate, process, report, runner, wan
 from enkaku_lab.experiment import (
     FILE_BYTES,
     FULL,
@@ -598,3 +599,17 @@ def test_why_there_is_no_lab_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     refusing.chmod(0o755)
     monkeypatch.setenv("ENKAKU_BIN", str(refusing))
     assert wan.available() == "/dev/net/tun cannot be opened"
+
+
+def test_a_free_port_is_none_that_the_kernel_gives_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    port = free_port()
+    assert process.PORT_LEAST <= port < int(process.PORTS_GIVEN.read_text().split()[0])
+    given = tmp_path / "given"
+    monkeypatch.setattr(process, "PORT_LEAST", port)
+    monkeypatch.setattr(process, "PORTS_GIVEN", given)
+    given.write_text(f"{port + 1}\t60999\n")
+    assert free_port() == port
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(LabError, match=f"from {port} to {port + 1} is free"):
+        free_port()
+    given.write_text("1024\t65535\n")
+    assert free_port() > 0  # nothing is below

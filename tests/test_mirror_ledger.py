@@ -287,12 +287,27 @@ def test_the_other_site_has_the_ledger_up_to_some_commit(
     request, mode: str, far: Callable[[Path, int], Far], kind: str, tmp_path: Path
 ):
     name = request.node.callspec.params["far"]
+    words = (name, mode, far, kind)
+    try:
+        rounds_at(tmp_path, *words)
+    except Exception:
+        # An interpreted processor has been seen to return from an interrupt with flags that were
+        # no flags. That is not what this is about.
+        if name != "lio" or not request.getfixturevalue("lio_host").has_panicked():
+            raise
+        print("count: the guest's kernel has ended by itself: all of it again")
+        rounds_at(tmp_path / "2", *words)
+
+
+def rounds_at(folder: Path, name: str, mode: str, far: Callable[[Path, int], Far], kind: str) -> None:
+    """Ledgers at one kind of target, in one mode."""
+    folder.mkdir(exist_ok=True)
     first = FIRST_ROUND + sum(ROUNDS_QUICK.values()) * FARS.index(name)
     first += ROUNDS_QUICK["postgresql"] if kind == "sqlite" else 0
     endings: Counter[str] = Counter()
-    ledger = ledger_of(kind, tmp_path)
+    ledger = ledger_of(kind, folder)
     try:
-        with Site(tmp_path, SIZE[kind], far, mode) as site:
+        with Site(folder, SIZE[kind], far, mode) as site:
             if why := site.create():
                 pytest.skip(why)
             seeds = range(first, first + (ROUNDS or ROUNDS_QUICK[kind]))

@@ -6,7 +6,9 @@ is a condition that is polled, with a limit after which the child's own output i
 """
 
 import ctypes
+import errno
 import os
+import random
 import select
 import signal
 import socket
@@ -23,6 +25,9 @@ READY_S_MAX = 20.0
 """A peer that is not ready by then is broken, not slow."""
 STOP_S_MAX = 5.0
 """Time between SIGTERM and SIGKILL."""
+PORT_LEAST, PORTS_TRIED = 10_000, 100
+PORTS_GIVEN = Path("/proc/sys/net/ipv4/ip_local_port_range")
+"""From the first to the last port that the kernel gives to connections which go out."""
 PR_SET_PDEATHSIG = 1
 CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -230,11 +235,21 @@ def peer(argv: list[object], log: Path, env: dict[str, str] | None = None) -> It
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """A TCP port that nothing listens on at the moment."""
+    """A TCP port that nothing listens on at the moment. It is below those that the kernel gives to connections
+    that go out: one of these would have it before the one who has asked."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind((address, 0))
-        return probe.getsockname()[1]
+    given_from = int(PORTS_GIVEN.read_text().split()[0])
+    below = range(PORT_LEAST, given_from) or [0]
+    for port in random.SystemRandom().choices(below, k=PORTS_TRIED):
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind((address, port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                continue
+            return probe.getsockname()[1]
+    raise LabError(f"no port of {address} from {PORT_LEAST} to {given_from} is free")
 
 
 def accepts(address: str, port: int) -> bool:

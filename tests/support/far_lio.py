@@ -41,7 +41,14 @@ class LioHost:
             os.truncate(path, 0)
             os.truncate(path, self.disk_bytes)
 
+    def has_panicked(self) -> bool:
+        """Its kernel has ended by itself."""
+        guest = self._guest
+        return guest is not None and not guest.peer.running() and "Kernel panic" in guest.peer.output()
+
     def guest(self) -> Guest:
+        if self.has_panicked():
+            self.power_off()
         if self._guest is None:
             booting = Guest(self._image, own_disks=[self.leg, self.copy], port=self.port)
             self._guest = booting.__enter__()
