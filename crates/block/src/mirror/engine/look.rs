@@ -55,7 +55,9 @@ pub(super) async fn look(
             let looked = looked?;
             different += looked.different;
             if looked.more_bytes > 0 {
-                next_at = shared.pace(leg, next_at.max(now), looked.more_bytes);
+                // What was waited for may have taken a round trip: it is later than `now`.
+                let begin = next_at.max(shared.host().now());
+                next_at = shared.pace(leg, begin, looked.more_bytes);
             }
         }
     }
