@@ -236,7 +236,7 @@ async fn one(
     let has_all_tags = |video: &Video| job.tags.iter().all(|tag| video.tags.contains(tag));
     let is_same = known.is_some_and(|video| {
         video.version.as_ref() == Some(&version)
-            // Of those that were published before this was told, it is told now.
+            // A catalogue of an earlier version has no sizes: its videos are looked at once more.
             && video.bytes.is_some()
             && video.poster.as_ref().is_none_or(|poster| poster.exists())
             && has_all_tags(video)

@@ -55,7 +55,7 @@ impl Recorded {
         };
         let date = [number(0, 4)?, number(4, 6)?, number(6, 8)?];
         let time = [number(8, 10)?, minute, second];
-        // Of what comes last.
+        // A fraction is one of the last unit that is given: of an hour, a minute or a second.
         let (fraction, zone) = match rest.strip_prefix(['.', ',']) {
             None => (0.0, rest),
             Some(rest) => {
