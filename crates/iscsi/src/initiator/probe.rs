@@ -132,12 +132,17 @@ impl Prober<'_> {
     /// where every answer is (`State::collect`), so that it outlives this session.
     pub(super) async fn settle(&self) -> Result<(), ProbeError> {
         let name = "TEST UNIT READY";
+        let ask = || self.raw(name, cdb::TEST_UNIT_READY, 0);
         let mut attentions = 0;
         loop {
-            let reply = self.raw(name, cdb::TEST_UNIT_READY, 0).await?;
+            // Two at once: a new session is told of a power-on first, mostly of nothing else.
+            let (first, reply) = tokio::try_join!(ask(), ask())?;
+            let is_attention =
+                |reply: &Reply| matches!(judge(reply.status, &reply.sense, 0), Verdict::Again(_));
+            attentions += u32::from(is_attention(&first)) + u32::from(is_attention(&reply));
             match judge(reply.status, &reply.sense, 0) {
                 Verdict::Done => return Ok(()),
-                Verdict::Again(_) if attentions < ATTENTIONS_MAX => attentions += 1,
+                Verdict::Again(_) if attentions < ATTENTIONS_MAX => {}
                 // LOGICAL UNIT NOT SUPPORTED
                 _ if is_no_unit(&reply) => return Err(ProbeError::NoUnit(self.shared.url.lun)),
                 Verdict::Later(_) | Verdict::Full(_) => tokio::time::sleep(READY_PAUSE).await,
