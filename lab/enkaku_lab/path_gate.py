@@ -2,11 +2,13 @@
 
 Whether a new controller may take the place of an old one: on each line a transfer of 20 s from its start under
 the one, under the other, and by `iperf3 -P 16`, in turn and again. Lines that neither was made on are among
-them: short and long queues, jitter, losses in bursts, policers, other rates, other congestion controls.
+them: short and long queues, jitter, losses in bursts, policers, other rates, other congestion controls. With
+`--alone`, the new one beside TCP, in two thirds of the time.
 """
 
 import argparse
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -28,15 +30,11 @@ STREAMS = 16
 END_S = 60.0
 IP_SHARE = 1500 / 1448
 """What the emulator counts of a full packet, beside its payload."""
-HEAD = [
-    *("line", "dir", "first 20 s: TCP", ": {old}", ": {new}", "from 10 s: TCP", ": {old}", ": {new}"),
-    *("N {old}", "N {new}", "held"),
-]
 LEGEND = """Shares of what the line carries, or its policer lets pass, of TCP payload; medians, with the least and the
 most where there are several runs. TCP: iperf3 -P 16. first 20 s: of a process, its logins among them. from 10 s: its second half,
-as the line counts it. N: connections wanted at the end. held: the new one is within 2 % of the better of the
-other two, or above, in both."""
-PAGE = """# Two policies side by side
+as the line counts it. N: connections wanted at the end. held: the last one is within 2 % of the best of the
+others, or above, in both."""
+PAGE = """# The path's policy beside TCP
 
 Made by `python -m enkaku_lab path-gate --docs docs`; do not edit. `enkaku bench`, 32 × 1 MiB, a disk in memory,
 Linux's default buffers. {machine}
@@ -155,14 +153,19 @@ def policy(line: Line, write: bool, name: str) -> Seen:
     return Seen(report["bytes"] / took / most, steady / most, path)
 
 
-def _row(line: Line, write: bool, policies: tuple[str, str], repeat: int) -> list[str]:
+def _head(policies: list[str]) -> list[str]:
+    shares = [f"{when}: TCP" if way == "TCP" else f": {way}" for when in ("first 20 s", "from 10 s") for way in ("TCP", *policies)]
+    return ["line", "dir", *shares, *(f"N {name}" for name in policies), "held"]
+
+
+def _row(line: Line, write: bool, policies: list[str], repeat: int) -> list[str]:
     ways: list[Callable[[], Seen]] = [lambda: tcp(line, write)]
     ways += [lambda name=name: policy(line, write, name) for name in policies]
     seen = list(zip(*([way() for way in ways] for _ in range(repeat)), strict=True))
     firsts = [[one.first for one in many] for many in seen]
     steadies = [[one.steady for one in many] for many in seen]
     held = all(
-        median(shares[2]) >= max(median(shares[0]), median(shares[1])) - TOLERANCE
+        median(shares[-1]) >= max(map(median, shares[:-1])) - TOLERANCE
         for shares in (firsts, steadies)
     )
     return [
@@ -199,20 +202,31 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("names", nargs="*", metavar="LINE", help=", ".join(LINES))
     parser.add_argument("--old", default="fixed:16", metavar="POLICY")
     parser.add_argument("--new", default="adaptive", metavar="POLICY")
+    parser.add_argument("--alone", action="store_true", help="without the old one")
     parser.add_argument("--direction", choices=["read", "write", "both"], default="both")
     parser.add_argument("--repeat", type=int, default=3, metavar="N")
     parser.add_argument("--docs", type=Path, metavar="DIR", help="write DIR/path-gate.md, too")
     options = parser.parse_args(arguments)
     wanted = chosen(options, LINES)
     wan.need()
-    rows = []
+    policies = [options.new] if options.alone else [options.old, options.new]
+    rows, loads = [], []
     for line, write in wanted:
-        rows.append(_row(line, write, (options.old, options.new), options.repeat))
+        rows.append(_row(line, write, policies, options.repeat))
+        loads.append(os.getloadavg()[0])
         say(" · ".join(rows[-1]))
-    head = [title.format(old=options.old, new=options.new) for title in HEAD]
-    table = render(head, rows)
-    print(f"{table}\n{LEGEND}")
-    if options.docs:
-        page, where = options.docs / "path-gate.md", machine.summary(machine.facts())
-        page.write_text(PAGE.format(body=fenced(table, LEGEND), machine=where))
-        print(f"Page: {page}")
+        if options.docs:
+            _put(options.docs / "path-gate.md", policies, rows, loads)
+    print(f"{_table(policies, rows)}\n{LEGEND}")
+
+
+def _table(policies: list[str], rows: list[list[str]]) -> str:
+    held = sum(row[-1] == "yes" for row in rows)
+    return f"{render(_head(policies), rows)}\n\nheld in {held} of {len(rows)}"
+
+
+def _put(page: Path, policies: list[str], rows: list[list[str]], loads: list[float]) -> None:
+    """What there is so far: all of it takes an hour or two."""
+    load = f"load average {min(loads):.1f} to {max(loads):.1f}, {median(loads):.1f} in the median"
+    where = f"{machine.summary(machine.facts())}, commit {machine.commit()}; {load}."
+    page.write_text(PAGE.format(body=fenced(_table(policies, rows), LEGEND), machine=where))
