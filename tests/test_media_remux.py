@@ -357,3 +357,59 @@ def test_a_browser_plays_it_seeks_and_leaves_alone_what_it_can_play(clips: Path,
             tab.evaluate(f"open('{mkv['id']}'); 1")
             wait_for(lambda: is_at(tab, 0.5), "playing", 60)
             assert str(tab.evaluate("video.currentSrc")).endswith(mkv["src"])
+
+
+ASKS = """
+{
+  const real = window.fetch;
+  window.seconds = [];
+  window.fetch = (...words) => {
+    const url = new URL(words[0], location);
+    if (url.pathname.startsWith("/remux/")) seconds.push(Number(url.searchParams.get("t")));
+    return real(...words);
+  };
+}
+"""
+"""Notes the seconds that a page asks for videos from."""
+PAUSE = """
+new Promise((done) => {
+  video.addEventListener("pause", () => setTimeout(() => done(video.currentTime)), { once: true });
+  video.pause();
+})
+"""
+"""Where it is, when all that has to do with that has been done."""
+
+
+@pytest.mark.needs("chromium")
+def test_it_goes_on_where_one_has_stopped(clips: Path, tmp_path: Path):
+    with shown(clips, tmp_path, "tele.ts") as (page, _), playing(page, tmp_path, "tele") as tab:
+        id = page.video()["id"]
+        tab.before_all(ASKS)
+        tab.evaluate("video.currentTime = 22")
+        wait_for(lambda: is_at(tab, 23), "at 23", 30)
+        stopped = float(tab.evaluate(PAUSE))
+        # At once, and when the page has been left and opened anew.
+        for leave in (True, False):
+            if leave:
+                tab.evaluate("close()")
+                wait_for(lambda: not programs(page), "ended", 10)
+                bar = "grid.querySelector('progress')"
+                shown_at = float(tab.evaluate(f"{bar}.hidden ? 0 : {bar}.value"))
+                assert abs(shown_at - stopped / SECONDS) < 0.02
+            kept = float(tab.evaluate(f"memory.get('{id}')"))
+            assert abs(kept - stopped) < 0.1
+            if leave:
+                tab.evaluate(f"seconds.length = 0, open('{id}'), 1")
+            else:
+                tab.reload()
+            wait_for(lambda kept=kept: is_at(tab, kept + 0.5), f"after {kept}", 60)
+            stopped = float(tab.evaluate(PAUSE))
+            assert stopped < kept + 5, "on from there, and not from elsewhere"
+            assert tab.evaluate("at('trouble').textContent") == ""
+            assert tab.evaluate("seconds") == [pytest.approx(kept, abs=0.01)]
+        # Whoever has seen it to its end begins anew.
+        tab.evaluate(f"video.currentTime = {SECONDS - 1.5}, video.play()")
+        wait_for(lambda: tab.evaluate("video.ended"), "at its end", 30)
+        assert tab.evaluate(f"memory.get('{id}')") == 0
+        tab.evaluate(f"close(), open('{id}'), 1")
+        wait_for(lambda: is_at(tab, 0.3), "at the beginning", 30)

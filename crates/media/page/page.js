@@ -367,8 +367,10 @@ function refused(one, status, said) {
     setTimeout(() => current === one && waiting === mine && resume(), BUSY_MS);
   } else {
     waiting = { position: reached(), tries: 0, isOff: true };
+    const mine = waiting;
     say("The storage does not answer. It goes on when it is back.");
-    look();
+    // Not at once: where it is said to be there, the next try may fail as soon as this one.
+    setTimeout(() => current === one && waiting === mine && look(), TRY_AGAIN_MS);
   }
 }
 

@@ -56,7 +56,9 @@ class Feed {
     }
     const { signal } = this.life;
     video.addEventListener("seeking", () => this.seek(), { signal });
-    for (const name of ["timeupdate", "waiting", "play"]) {
+    // All that came may have come before the player knew what it is of, and whether that is where
+    // it is to begin.
+    for (const name of ["timeupdate", "waiting", "play", "loadedmetadata"]) {
       video.addEventListener(name, () => this.look(), { signal });
     }
     this.source = new MediaSourceHere();
