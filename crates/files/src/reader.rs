@@ -21,6 +21,9 @@ static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 pub struct ReadConfig {
     /// Bytes of one read, at least 4096.
     pub piece_bytes: u64,
+    /// Bytes of each of the reads with which it begins, until `bytes_first` are asked for. Little
+    /// ones go over many connections, of which none has to grow before all of it is there.
+    pub piece_first: u64,
     /// Most bytes that are asked for and not taken yet.
     pub bytes_max: u64,
     /// How many they are at most to begin with; each byte that is taken allows one more. Little,
@@ -32,8 +35,14 @@ pub struct ReadConfig {
 
 impl Default for ReadConfig {
     fn default() -> Self {
-        let bytes_max = 16 << 20;
-        Self { piece_bytes: 256 << 10, bytes_max, bytes_first: bytes_max, reads_max: 256 }
+        let (bytes_max, piece_bytes) = (16 << 20, 256 << 10);
+        Self {
+            piece_bytes,
+            piece_first: piece_bytes,
+            bytes_max,
+            bytes_first: bytes_max,
+            reads_max: 256,
+        }
     }
 }
 
@@ -88,6 +97,7 @@ impl FileReader {
     pub fn read(&self, range: Range<u64>) -> Reading {
         let extent = self.extents.partition_point(|extent| extent.end() <= range.start);
         Reading {
+            begin: range.start,
             position: range.start,
             end: range.end.min(self.size),
             extent,
@@ -122,6 +132,7 @@ impl FileReader {
 /// Content of a file on its way. Dropping it abandons what is under way; nothing more is asked for.
 pub struct Reading {
     file: FileReader,
+    begin: u64,
     /// First byte of the file that is not asked for yet, and the end of what is wanted.
     position: u64,
     end: u64,
@@ -210,7 +221,11 @@ impl Reading {
         };
         let info = self.file.device.info();
         let block = u64::from(info.block_size);
-        let piece_bytes = self.file.config.piece_bytes.max(4096);
+        let config = &self.file.config;
+        let piece_bytes = match self.position - self.begin < config.bytes_first {
+            true => config.piece_first.max(4096),
+            false => config.piece_bytes.max(4096),
+        };
         let at = at + inside;
         // Pieces end at multiples of their size on the device, so that they do not share a block.
         let len = len.min(piece_bytes - at % piece_bytes);

@@ -15,6 +15,10 @@ use hyper::body::{Body, Frame, SizeHint};
 /// takes.
 const BYTES_FIRST: u64 = 1 << 20;
 
+/// In reads of so many bytes, each over a connection of its own where there are so many: windows
+/// that are small yet, as those of a line that was idle, bring it in two or three round trips.
+const PIECE_FIRST: u64 = 64 << 10;
+
 /// Most bytes that one response has asked for and not sent: 640 Mbit/s at a round trip of 100 ms.
 /// With as many responses as the server allows, it is its memory.
 const BYTES_MAX: u64 = 8 << 20;
@@ -76,8 +80,12 @@ pub(crate) enum Segment {
 impl FileBody {
     /// These segments, one after the other; a part is within the file.
     pub(crate) fn new(file: &FileReader, segments: impl IntoIterator<Item = Segment>) -> Self {
-        let config =
-            ReadConfig { bytes_first: BYTES_FIRST, bytes_max: BYTES_MAX, ..ReadConfig::default() };
+        let config = ReadConfig {
+            piece_first: PIECE_FIRST,
+            bytes_first: BYTES_FIRST,
+            bytes_max: BYTES_MAX,
+            ..ReadConfig::default()
+        };
         let segments: VecDeque<Segment> = segments.into_iter().collect();
         let left = segments.iter().map(Segment::len).sum();
         let file = file.clone().with_config(config);
@@ -89,6 +97,21 @@ impl FileBody {
     pub fn with_holder(mut self, holder: Box<dyn Holder>) -> Self {
         self.holder = Some(holder);
         self
+    }
+
+    /// Waits until the first of it is confirmed, and so are size and version of its file. False: it
+    /// is not, or cannot be read, or there is nothing.
+    pub(crate) async fn begin(&mut self) -> bool {
+        std::future::poll_fn(|context| {
+            self.take(context);
+            let confirmed = ready!(self.poll_confirmed(context));
+            let is_there = self.held.confirmed > 0;
+            if confirmed.is_ok() && !is_there && self.held.end.is_none() {
+                return Poll::Pending;
+            }
+            Poll::Ready(confirmed.is_ok() && is_there)
+        })
+        .await
     }
 
     /// Bytes that are left.

@@ -65,11 +65,32 @@ impl Lease {
         viewer: String,
     ) -> Result<(Resource, Sending), Missing> {
         let found = self.find(path).await?;
-        let sending = found.sending(path);
+        Ok(self.shared(found, path, viewer))
+    }
+
+    /// The same, of what is believed of the volume without asking: whoever is sent it is not told
+    /// anything before the first of it is confirmed. None: it has to be asked.
+    pub(crate) async fn believed_file(
+        &self,
+        path: &str,
+        viewer: String,
+    ) -> Option<(Resource, Sending)> {
+        let (opened, wanted) = (Arc::clone(&self.opened), path.to_owned());
+        let look = aside(move || async move { opened.view.believed(&wanted).await });
+        let found = tokio::time::timeout(LOOK_UP_TIME_MAX, look).await.ok()??;
+        found.map(|found| self.shared(found, path, viewer))
+    }
+
+    fn shared(&self, found: Found, path: &str, viewer: String) -> (Resource, Sending) {
+        let escort = Arc::default();
+        let sending = found.sending(path, &escort);
         let (resource, opened) = (self.resource(found), &self.opened);
-        let (version, recent) = (resource.version(), opened.view.recent());
-        let share = |device| recent.shared(opened.line.shared(device, viewer), &version);
-        Ok((resource.through(share), sending))
+        let (version, view) = (resource.version(), &opened.view);
+        let share = |device| {
+            let device = opened.line.shared(view.escorted(device, &escort), viewer);
+            view.recent().shared(device, &version)
+        };
+        (resource.through(share), sending)
     }
 
     async fn find(&self, path: &str) -> Result<Found, Missing> {

@@ -19,6 +19,7 @@ mod body;
 mod catalogue;
 mod conversation;
 mod directory;
+mod escort;
 mod guard;
 mod home;
 mod lease;

@@ -19,11 +19,15 @@ use tokio::time::Instant;
 
 /// Most bytes under way: 640 Mbit/s at a round trip of 100 ms.
 const BYTES_MAX: u64 = 8 << 20;
-/// Least: two pieces each for two viewers, on whatever line.
-const BYTES_MIN: u64 = 1 << 20;
+/// So many to begin with.
+const BYTES_FIRST: u64 = 1 << 20;
+/// Least: two pieces, on whatever line, so that it carries one while the next is asked for.
+const BYTES_MIN: u64 = 2 * PIECE;
+/// Shorter reads tell nothing of a queue: they take less on a line that is slow, too.
+const PIECE: u64 = 256 << 10;
 /// How long a read may stand in a queue before there are too many of them. Enough to keep a line
-/// full whose reads are not alike, and a part of the half second that a seek may take.
-const QUEUE_AIM: Duration = Duration::from_millis(150);
+/// full whose reads are not alike, and a fifth of the 0.3 s that a seek may take on a short one.
+const QUEUE_AIM: Duration = Duration::from_millis(60);
 /// The shortest read counts for so long; then it is looked for again, with few under way.
 const LEAST_FOR: Duration = Duration::from_secs(30);
 /// By how much the limit grows with a read, once it has been too high.
@@ -66,7 +70,7 @@ impl Line {
     /// One that nobody uses.
     pub(crate) fn new() -> Self {
         Self(Arc::new(Mutex::new(State {
-            limit: BYTES_MIN,
+            limit: BYTES_FIRST,
             least: None,
             is_opening: true,
             lowered_at: None,
@@ -141,9 +145,16 @@ impl State {
     /// A read of `bytes` is done, which was asked for at `since`.
     fn judge(&mut self, bytes: u64, since: Instant) {
         let (now, took) = (Instant::now(), since.elapsed());
+        let is_waited_for = self.viewers.values().any(|one| !one.waiting.is_empty());
+        if bytes < PIECE {
+            if self.is_opening && is_waited_for {
+                self.limit = (self.limit + bytes).min(BYTES_MAX);
+            }
+            return;
+        }
         let Some((least, _)) = self.least.filter(|(_, at)| now - *at < LEAST_FOR) else {
             (self.least, self.is_opening) = (Some((took, now)), true);
-            (self.limit, self.lowered_at) = (BYTES_MIN, Some(now));
+            (self.limit, self.lowered_at) = (BYTES_FIRST, Some(now));
             return;
         };
         if took <= least {
@@ -158,7 +169,7 @@ impl State {
             let fitting = (self.limit as f64 * most.as_secs_f64() / took.as_secs_f64()) as u64;
             self.limit = fitting.max(self.limit / 2).max(BYTES_MIN);
             (self.is_opening, self.lowered_at) = (false, Some(now));
-        } else if self.viewers.values().any(|one| !one.waiting.is_empty()) {
+        } else if is_waited_for {
             let more = if self.is_opening { bytes } else { BYTES_UP };
             self.limit = (self.limit + more).min(BYTES_MAX);
         }
@@ -229,8 +240,6 @@ mod tests {
     use super::*;
     use crate::testing::Disk;
 
-    const PIECE: u64 = 256 << 10;
-
     /// Reads with so many bytes at once, and counts what has come.
     fn watch(device: Device, bytes_max: u64) -> Arc<Mutex<u64>> {
         let extent = FileExtent { offset: 0, len: 1 << 29, at: Some(0) };
@@ -265,7 +274,7 @@ mod tests {
         let others: Vec<_> = (1..8).map(|number| viewer(number, 2 << 20)).collect();
         settle().await;
         // What the greedy one had asked for before the others came is his.
-        turns.add_permits((BYTES_MIN / PIECE) as usize);
+        turns.add_permits((BYTES_FIRST / PIECE) as usize);
         settle().await;
         let before = *greedy.lock().unwrap();
         for _ in 0..800 {
@@ -310,7 +319,7 @@ mod tests {
             assert!(reading.poll_next(&mut context).is_pending());
         }
         settle().await;
-        assert_eq!(counts.bytes(), BYTES_MIN);
+        assert_eq!(counts.bytes(), BYTES_FIRST);
         drop(reading);
         settle().await;
         let left = |state: &State| (state.under_way, state.viewers.len());
@@ -340,9 +349,9 @@ mod tests {
             turns.add_permits(1);
             settle().await;
         }
-        // With four of them under way, the shortest takes 0.04 s.
+        // With two of them under way, the shortest takes 0.02 s.
         let takes = under_way() as f64 / PIECE as f64 / 100.0;
-        assert!((0.1..=0.22).contains(&takes), "{takes} s");
+        assert!((0.05..=0.11).contains(&takes), "{takes} s");
         // 1,000 a second.
         for _ in 0..1000 {
             tokio::time::advance(Duration::from_millis(1)).await;

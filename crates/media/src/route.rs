@@ -12,7 +12,7 @@ use hyper::header::{
     ALLOW, CACHE_CONTROL, HOST, HeaderName, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::http::request::Parts;
-use hyper::{Method, Request, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::access::{Access, Who};
@@ -22,7 +22,7 @@ use crate::home::{Absence, Off};
 use crate::lease::{Lease, Missing, Streaming};
 use crate::owner;
 use crate::remux::remuxed;
-use crate::respond::{Resource, content_type, respond};
+use crate::respond::{AnyBody, Resource, content_type, respond};
 use crate::sent::sent;
 use crate::shelf::{Shelf, Stock};
 use crate::subtitles::{self, to_webvtt};
@@ -38,6 +38,9 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 pub(crate) const WAITING_MAX: usize = 64;
 /// When it is worth asking again where all places are taken, in seconds.
 const BUSY_RETRY_AFTER_S: u64 = 5;
+/// How long the first bytes of a file may take that is believed to be as it was; then it is looked
+/// up.
+const BELIEVED_TIME_MAX: Duration = Duration::from_secs(4);
 /// Bytes of a poster.
 const POSTER_BYTES_MAX: u64 = 4 << 20;
 
@@ -106,6 +109,9 @@ pub(crate) struct Taken {
     /// What the file was when it was looked at.
     pub(crate) sending: Sending,
 }
+
+/// The use of a home, and a place among those who use storage.
+type Entered = (Lease, OwnedSemaphorePermit);
 
 /// Answers any request.
 pub(crate) async fn answer<B>(app: &Arc<App>, peer: IpAddr, request: Request<B>) -> Answer
@@ -274,18 +280,12 @@ impl App {
         video: &Video,
         asked: &Asked<'_>,
     ) -> Result<Taken, Box<Answer>> {
-        let (lease, place) = self.enter(stock, video).await?;
-        let shared = lease.shared_file(&video.path, asked.viewer()).await;
-        let (resource, sending) = shared.map_err(|error| Box::new(missing(&error)))?;
-        Ok(Taken { lease, place, resource, sending })
+        let entered = self.enter(stock, video).await?;
+        taken(entered, video, asked).await
     }
 
     /// The use of a video's home.
-    async fn enter(
-        &self,
-        stock: &Stock,
-        video: &Video,
-    ) -> Result<(Lease, OwnedSemaphorePermit), Box<Answer>> {
+    async fn enter(&self, stock: &Stock, video: &Video) -> Result<Entered, Box<Answer>> {
         let Some(place) = self.place().await else {
             return Err(Box::new(later(
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -300,29 +300,68 @@ impl App {
     }
 }
 
+/// A video's file as it is now.
+async fn taken(
+    (lease, place): Entered,
+    video: &Video,
+    asked: &Asked<'_>,
+) -> Result<Taken, Box<Answer>> {
+    let shared = lease.shared_file(&video.path, asked.viewer()).await;
+    let (resource, sending) = shared.map_err(|error| Box::new(missing(&error)))?;
+    Ok(Taken { lease, place, resource, sending })
+}
+
 async fn video(app: &App, asked: &Asked<'_>, id: &str) -> Answer {
     let stock = app.shelf.stock();
     let found = stock.catalogue.video(id).filter(|video| asked.who.may_see(video));
     let Some(video) = found else { return nothing() };
-    let Taken { lease, place, resource, sending } = match app.take(&stock, video, asked).await {
-        Ok(taken) => taken,
+    let (lease, place) = match app.enter(&stock, video).await {
+        Ok(entered) => entered,
         Err(answer) => return *answer,
     };
+    let taken = match lease.believed_file(&video.path, asked.viewer()).await {
+        Some((resource, sending)) => {
+            let believed = Taken { lease, place, resource, sending };
+            if let Some(answer) = begun(streamed(app, asked, video, believed)).await {
+                return answer;
+            }
+            app.take(&stock, video, asked).await
+        }
+        None => taken((lease, place), video, asked).await,
+    };
+    match taken {
+        Ok(taken) => streamed(app, asked, video, taken).map(Either::Left),
+        Err(answer) => *answer,
+    }
+}
+
+/// The answer to whoever wants a file or a part of it.
+fn streamed(app: &App, asked: &Asked<'_>, video: &Video, taken: Taken) -> Response<AnyBody> {
+    let Taken { lease, place, resource, sending } = taken;
     let watching = app.watchers.enter(asked.stream(video));
-    let answer =
-        respond(&asked.head.method, &asked.head.headers, &resource).map(|body| match body {
-            Either::Left(body) => Either::Left(body.with_holder(Box::new(Streaming {
-                lease: Arc::new(lease),
-                _place: place,
-                watching,
-                sending: Arc::new(tokio::sync::Mutex::new(Some(sending))),
-            }))),
-            nothing => nothing,
-        });
-    let mut answer = answer.map(Either::Left);
+    let answer = respond(&asked.head.method, &asked.head.headers, &resource);
+    let mut answer = answer.map(|body| match body {
+        Either::Left(body) => Either::Left(body.with_holder(Box::new(Streaming {
+            lease: Arc::new(lease),
+            _place: place,
+            watching,
+            sending: Arc::new(tokio::sync::Mutex::new(Some(sending))),
+        }))),
+        nothing => nothing,
+    });
     let control = HeaderValue::from_static("private, no-cache");
     answer.headers_mut().insert(CACHE_CONTROL, control);
     answer
+}
+
+/// The answer about a file that is believed to be as it was, once that is confirmed with the first
+/// bytes. None: it is not, or nothing of the file is sent.
+async fn begun(answer: Response<AnyBody>) -> Option<Answer> {
+    let (head, body) = answer.into_parts();
+    let Either::Left(mut body) = body else { return None };
+    let is_begun = tokio::time::timeout(BELIEVED_TIME_MAX, body.begin()).await;
+    is_begun.is_ok_and(|is_begun| is_begun).then_some(())?;
+    Some(Response::from_parts(head, Either::Left(Either::Left(body))))
 }
 
 async fn subtitles(app: &App, asked: &Asked<'_>, id: &str, name: &str) -> Answer {

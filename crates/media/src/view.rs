@@ -14,16 +14,18 @@
 //! that it is mounted, it is left alone until nobody has written for [`QUIET_IN_USE`]; unless it
 //! has a journal, in which everything is committed in an order that keeps that promise.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use block::Device;
 use bytes::Bytes;
 use files::{Entry, FileExtent, FileReader, Mounted, Volume as FileSystem};
 use tokio::sync::RwLock;
 use tokio::time::Instant;
 
+use crate::escort::{EACH, escorted};
 use crate::recent::Recent;
-use crate::writers::{Look, Marks};
+use crate::writers::{Escort, Look, Marks};
 
 /// Where writes are not counted, what is kept of a file system is looked at anew after this time,
 /// so that a file that was replaced is seen. A seek of a player soon after its start costs no more
@@ -61,7 +63,7 @@ struct Content {
 /// A file system that others may write to.
 pub(crate) struct View {
     content: RwLock<Content>,
-    marks: Marks,
+    marks: Arc<Marks>,
     /// What came of its files, since the last moment that anybody has asked for.
     recent: Recent,
     edited: Mutex<Option<Edited>>,
@@ -98,16 +100,18 @@ pub(crate) struct Sending {
     version: u64,
     extents: Vec<FileExtent>,
     moment: Option<u64>,
+    escort: Arc<Escort>,
 }
 
 impl Found {
-    /// It is being sent from now on.
-    pub(crate) fn sending(&self, path: &str) -> Sending {
+    /// It is being sent from now on, with this escort.
+    pub(crate) fn sending(&self, path: &str, escort: &Arc<Escort>) -> Sending {
         Sending {
             path: path.to_owned(),
             version: self.entry.version,
             extents: self.file.extents().to_vec(),
             moment: self.moment,
+            escort: Arc::clone(escort),
         }
     }
 }
@@ -119,7 +123,8 @@ impl View {
         let unreserved = before.filter(|look| !look.told.is_reserved);
         let moment = unreserved.map(|look| look.told.moment);
         let content = RwLock::new(Content { files, moment, refreshed: Instant::now() });
-        Self { content, marks, recent: Recent::default(), edited: Mutex::default() }
+        let (recent, edited) = (Recent::default(), Mutex::default());
+        Self { content, marks: Arc::new(marks), recent, edited }
     }
 
     /// What came of its files, for others who want the same.
@@ -131,10 +136,12 @@ impl View {
     /// of another one is forgotten.
     async fn fresh(&self) -> Result<Option<Look>, Trouble> {
         let look = self.marks.fresh().await.map_err(Trouble::Silent)?;
-        if let Some(look) = &look {
-            self.recent.move_to(look.told.moment);
-        }
-        Ok(look)
+        Ok(look.map(|look| self.noted(look)))
+    }
+
+    fn noted(&self, look: Look) -> Look {
+        self.recent.move_to(look.told.moment);
+        look
     }
 
     /// Since when somebody has been writing to it, if somebody was seen to a moment ago.
@@ -156,6 +163,26 @@ impl View {
         let find = async |files: &FileSystem| find(files, path).await;
         let ((entry, file), moment) = self.consistent(find).await?;
         Ok(Found { entry, file, moment })
+    }
+
+    /// A file by its path as it was at the last moment that is known, if what the disk said then
+    /// was to be believed: nobody is asked whether it still holds. Whoever reads of it asks before
+    /// he hands anything on.
+    pub(crate) async fn believed(&self, path: &str) -> Option<Found> {
+        let content = self.content.read().await;
+        let look = self.marks.known().filter(|look| content.moment == Some(look.told.moment))?;
+        let mounted = content.files.mounted().await.ok()?;
+        let is_edited = self.edited.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if look.told.is_reserved || is_edited || !missing_quiet(&look, mounted).is_zero() {
+            return None;
+        }
+        let (entry, file) = find(&content.files, path).await.ok()?;
+        Some(Found { entry, file, moment: content.moment })
+    }
+
+    /// The device with the questions of a stream behind its first reads.
+    pub(crate) fn escorted(&self, device: Device, escort: &Arc<Escort>) -> Device {
+        escorted(device, &self.marks, escort, EACH)
     }
 
     /// What a folder has, or the one file that a path leads to.
@@ -196,7 +223,10 @@ impl View {
     /// # Errors
     /// The volume does not answer.
     pub(crate) async fn is_still_at(&self, sending: &Sending) -> Result<bool, Trouble> {
-        let look = self.fresh().await?;
+        let look = match sending.escort.look().await {
+            Some(look) => Some(self.noted(look)),
+            None => self.fresh().await?,
+        };
         let is_at = |look: Look| !look.told.is_reserved && sending.moment == Some(look.told.moment);
         Ok(look.is_none_or(is_at))
     }

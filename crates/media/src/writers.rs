@@ -1,15 +1,27 @@
 //! [`Marks`]: does somebody else write to a volume? All who read from it ask together: whoever asks
 //! while a question is under way waits for the next one, since that one's answer may be of before.
+//!
+//! What a stream begins with does not wait for a question that is sent when it has come: one goes
+//! right behind each of its first reads ([`Escort`]), where the volume's target can be asked so.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use block::BlockError;
 use iscsi::initiator::{RemoteDisk, WriteMark};
+use tokio::sync::Notify;
 use tokio::time::Instant;
+
+/// Behind reads, nothing is asked of a volume that was written to so short a time ago: the question
+/// waits at its target until older writes of everybody have ended, and newer ones wait for it.
+const UNDISTURBED: Duration = Duration::from_secs(10);
+
+/// An answer behind reads counts for so long: what others have read of a file and is handed on from
+/// memory is not confirmed by one of long ago.
+const TOLD_FOR: Duration = Duration::from_secs(2);
 
 /// What a volume tells of those who write to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +38,23 @@ pub(crate) struct Told {
 pub(crate) type Answer<'a> =
     Pin<Box<dyn Future<Output = Result<Option<Told>, BlockError>> + Send + 'a>>;
 
-/// What can be asked. One question at a time.
+/// Whether all that has been read of the volume by now was read before an answer's moment.
+pub(crate) type Covers = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// An answer that is under way, and what it says something about.
+pub(crate) type AnswerBehind =
+    Pin<Box<dyn Future<Output = Result<(Told, Covers), BlockError>> + Send>>;
+
+/// What can be asked.
 pub(crate) trait Asked: Send + Sync {
-    /// How it is at some moment from now on.
+    /// How it is at some moment from now on. One question at a time.
     fn ask(&self) -> Answer<'_>;
+
+    /// How it is at some moment behind all reads that were begun by now, where that can be asked:
+    /// now, not when it is polled.
+    fn ask_behind(&self) -> Option<AnswerBehind> {
+        None
+    }
 }
 
 /// What was told last, and since when it is so.
@@ -47,6 +72,11 @@ impl Look {
     pub(crate) fn quiet(&self) -> Duration {
         if self.told.is_untouched { Duration::MAX } else { self.quiet_since.elapsed() }
     }
+
+    /// Nobody seems to be writing.
+    fn is_undisturbed(&self) -> bool {
+        !self.told.is_reserved && (!self.has_moved || self.quiet() >= UNDISTURBED)
+    }
 }
 
 /// The questions to one volume.
@@ -56,6 +86,7 @@ pub(crate) struct Marks {
     begun: AtomicU64,
     /// Held by the question that is under way.
     last: tokio::sync::Mutex<Last>,
+    look: Mutex<Option<Look>>,
 }
 
 #[derive(Default)]
@@ -63,13 +94,27 @@ struct Last {
     /// Which question the outcome is of.
     question: u64,
     outcome: Option<Result<Option<Look>, String>>,
-    look: Option<Look>,
+}
+
+/// The questions of one stream that are right behind its reads.
+#[derive(Default)]
+pub(crate) struct Escort {
+    under_way: AtomicUsize,
+    /// What was told last, and when that was.
+    told: Mutex<Option<(Instant, Look, Covers)>>,
+    answered: Notify,
 }
 
 impl Marks {
     /// Of a volume that can be asked, or of one that cannot.
     pub(crate) fn new(asked: Option<Box<dyn Asked>>) -> Self {
-        Self { asked, begun: AtomicU64::new(0), last: tokio::sync::Mutex::default() }
+        let (last, look) = (tokio::sync::Mutex::default(), Mutex::default());
+        Self { asked, begun: AtomicU64::new(0), last, look }
+    }
+
+    /// What was told last, of whatever moment that is.
+    pub(crate) fn known(&self) -> Option<Look> {
+        *locked(&self.look)
     }
 
     /// How it is at some moment from now on; `None` where that is not told.
@@ -87,53 +132,118 @@ impl Marks {
         }
         let question = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
         let outcome = match asked.ask().await {
-            Ok(told) => Ok(told.map(|told| last.note(told))),
+            Ok(told) => Ok(told.map(|told| self.note(told))),
             Err(error) => Err(error.to_string()),
         };
         (last.question, last.outcome) = (question, Some(outcome.clone()));
         outcome
     }
-}
 
-impl Last {
-    fn note(&mut self, told: Told) -> Look {
+    /// Asks how it is behind all that a stream has begun to read, if that may be asked.
+    pub(crate) fn ask_behind(self: &Arc<Self>, escort: &Arc<Escort>) {
+        let Some(asked) = &self.asked else { return };
+        if !self.known().is_some_and(|look| look.is_undisturbed()) {
+            return;
+        }
+        let Some(answer) = asked.ask_behind() else { return };
+        escort.under_way.fetch_add(1, Ordering::AcqRel);
+        let (marks, escort) = (Arc::clone(self), Arc::clone(escort));
+        tokio::spawn(async move {
+            // Whoever waits in vain asks himself.
+            if let Ok((told, covers)) = answer.await {
+                *locked(&escort.told) = Some((Instant::now(), marks.note(told), covers));
+            }
+            escort.under_way.fetch_sub(1, Ordering::AcqRel);
+            escort.answered.notify_waiters();
+        });
+    }
+
+    fn note(&self, told: Told) -> Look {
+        let mut known = locked(&self.look);
         let now = Instant::now();
-        let look = match self.look {
+        let look = match *known {
             Some(before) if before.told.moment == told.moment => Look { told, ..before },
             before => Look { told, quiet_since: now, has_moved: before.is_some() },
         };
-        self.look = Some(look);
+        *known = Some(look);
         look
     }
+}
+
+impl Escort {
+    /// How the volume was behind all that has been read of it by now, as one of these questions
+    /// has told a moment ago; `None` where that is still to be asked.
+    pub(crate) async fn look(&self) -> Option<Look> {
+        loop {
+            let answered = self.answered.notified();
+            tokio::pin!(answered);
+            answered.as_mut().enable();
+            let is_asked = self.under_way.load(Ordering::Acquire) > 0;
+            let told = locked(&self.told).clone();
+            if let Some((at, look, covers)) = told
+                && at.elapsed() < TOLD_FOR
+                && covers()
+            {
+                return Some(look);
+            }
+            if !is_asked {
+                return None;
+            }
+            answered.await;
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A unit of an iSCSI target.
 pub(crate) struct Unit {
     disk: RemoteDisk,
-    last: Mutex<(Option<WriteMark>, u64)>,
+    moments: Arc<Mutex<Moments>>,
+}
+
+/// Marks by numbers that never come back: of two questions that are under way together, the earlier
+/// one may be answered last.
+#[derive(Default)]
+struct Moments {
+    mark: Option<WriteMark>,
+    number: u64,
 }
 
 impl Unit {
     pub(crate) fn new(disk: RemoteDisk) -> Self {
-        Self { disk, last: Mutex::new((None, 0)) }
+        Self { disk, moments: Arc::default() }
     }
+}
 
-    fn told(&self, mark: WriteMark) -> Option<Told> {
-        if !mark.is_counted() && !mark.is_reserved() {
-            return None;
-        }
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.0.replace(mark) != Some(mark) {
-            last.1 += 1;
-        }
-        let (is_reserved, is_untouched) = (mark.is_reserved(), mark.is_untouched());
-        Some(Told { moment: last.1, is_reserved, is_untouched })
+fn told(moments: &Mutex<Moments>, mark: WriteMark) -> Option<Told> {
+    if !mark.is_counted() && !mark.is_reserved() {
+        return None;
     }
+    let mut moments = locked(moments);
+    if moments.mark.replace(mark) != Some(mark) {
+        moments.number += 1;
+    }
+    let (is_reserved, is_untouched) = (mark.is_reserved(), mark.is_untouched());
+    Some(Told { moment: moments.number, is_reserved, is_untouched })
 }
 
 impl Asked for Unit {
     fn ask(&self) -> Answer<'_> {
-        Box::pin(async move { Ok(self.told(self.disk.write_mark().await?)) })
+        Box::pin(async move { Ok(told(&self.moments, self.disk.write_mark().await?)) })
+    }
+
+    fn ask_behind(&self) -> Option<AnswerBehind> {
+        let (disk, moments) = (self.disk.clone(), Arc::clone(&self.moments));
+        let answer = disk.write_mark_behind()?;
+        Some(Box::pin(async move {
+            let (mark, place) = answer.await?;
+            let told = told(&moments, mark).ok_or(BlockError::Unsupported("a count of writes"))?;
+            let covers: Covers = Arc::new(move || disk.is_behind_reads(&place));
+            Ok((told, covers))
+        }))
     }
 }
 

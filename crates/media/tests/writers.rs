@@ -98,6 +98,33 @@ async fn a_mark_tells_of_every_write_and_of_a_unit_that_begins_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mark_behind_reads_says_how_the_unit_was_after_them() {
+    let (_target, _, address) = target().await;
+    let (reader, owner) = (log_in(address, OTHER).await, log_in(address, IQN).await);
+    assert!(reader.write_mark_behind().is_none(), "it is not known whether an order is kept");
+    let first = reader.write_mark().await.unwrap();
+    let mut behind = 0;
+    for number in 0..40_u64 {
+        let read = reader.read(number * 4096, block::Buf::new(4096));
+        let asked = reader.write_mark_behind().unwrap();
+        let (read, asked) = tokio::join!(read, asked);
+        let (mark, place) = asked.unwrap();
+        read.unwrap();
+        assert_eq!(mark, first);
+        behind += u32::from(reader.is_behind_reads(&place));
+        // What is read later is not covered by it.
+        reader.read(0, block::Buf::new(512)).await.unwrap();
+        assert!(!reader.is_behind_reads(&place));
+    }
+    assert!(behind > 30, "{behind} of 40 were numbered as they were asked for");
+    owner.write(FREE * 512, vec![1; 512].into(), WriteFlags::NONE).await.unwrap();
+    let (mark, _) = reader.write_mark_behind().unwrap().await.unwrap();
+    assert_ne!(mark, first);
+    reader.close().await.unwrap();
+    owner.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_owner_changes_is_seen_and_while_he_has_the_disk_nothing_is_sent() {
     let (_target, _, address) = target().await;
     let served = page(address).await;

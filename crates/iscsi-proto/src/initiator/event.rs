@@ -10,7 +10,7 @@ use crate::pdu::{
     AsyncEvent, LogoutReason, LogoutResponseCode, Opcode, PduError, RejectReason, Residual,
     ResponseCode, TaskManagementResponseCode,
 };
-use crate::serial::StatSn;
+use crate::serial::{CmdSn, StatSn};
 
 /// Something the owner of a session wants to know.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub enum Event<T> {
         context: T,
         /// How it ended.
         outcome: TaskOutcome,
+        /// The number under which the target had it, `None` if it was never sent.
+        cmd_sn: Option<CmdSn>,
     },
     /// The command's fate is unknown, and it is certain that the target does nothing more about
     /// it: send it again. At the end of a session, in a new one; they come in order of submission.

@@ -62,7 +62,7 @@ mod tests {
         };
         let (residual, sense) = (Residual::None, Bytes::new());
         let outcome = TaskOutcome::Completed { status, residual, data_in_len: 0, sense };
-        Event::TaskDone { itt: Itt(1), command, context: (), outcome }
+        Event::TaskDone { itt: Itt(1), command, context: (), outcome, cmd_sn: None }
     }
 
     #[test]

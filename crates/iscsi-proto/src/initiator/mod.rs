@@ -473,7 +473,7 @@ impl<T> Session<T> {
 
     /// Takes a command off the books and reports it.
     fn finish(&mut self, itt: Itt, outcome: TaskOutcome) {
-        let Some(Task { connection, kind: Kind::Command(task), order, .. }) =
+        let Some(Task { connection, kind: Kind::Command(task), order, cmd_sn, .. }) =
             self.tasks.remove(itt)
         else {
             return;
@@ -484,7 +484,7 @@ impl<T> Session<T> {
             c.in_flight -= 1;
             c.outstanding_bytes -= command.cost();
         }
-        self.events.push_back(Event::TaskDone { itt, command, context, outcome });
+        self.events.push_back(Event::TaskDone { itt, command, context, outcome, cmd_sn });
         self.logout_if_drained(connection);
         self.close_if_idle();
     }

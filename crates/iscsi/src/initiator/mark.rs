@@ -1,16 +1,24 @@
 //! [`WriteMark`]: has anybody written to a unit that is only read here? Asked for with LOG SENSE
 //! (page 19h, SPC-4 §7.3), and whether somebody keeps others from writing, with PERSISTENT RESERVE
 //! IN (SPC-4 §6.15), both at once: one round trip and some 100 bytes.
+//!
+//! Whoever reads and wants to know whether what came is of one state of the unit asks once it is
+//! there: a round trip more. Where the unit keeps to the ORDERED attribute the question can be sent
+//! right behind the read, and is carried out behind it ([`RemoteDisk::write_mark_behind`]). That is
+//! not for all the time: older commands of everybody end first, and newer ones wait for it.
 
-use block::{BlockError, Result};
+use block::{BlockError, Io, Result};
 use iscsi_proto::initiator::Command;
+use iscsi_proto::pdu::TaskAttribute;
+use iscsi_proto::serial::CmdSn;
 
 use super::cdb::Cdb;
 use super::disk::RemoteDisk;
-use super::op::Reply;
-use super::reservation::{Question, ask, held};
+use super::op::{Pending, Reply};
+use super::ordered::{Abilities, OWN_VENDOR};
+use super::reservation::{Question, ask as ask_reservation, held};
 use super::shared::Shared;
-use super::state::command;
+use super::state::{command, session_ended};
 
 /// General Statistics and Performance.
 const PAGE: u8 = 0x19;
@@ -61,6 +69,13 @@ impl WriteMark {
     }
 }
 
+/// Where a mark stands among the commands of a session.
+#[derive(Clone, Copy, Debug)]
+pub struct MarkPlace {
+    incarnation: u64,
+    cmd_sn: CmdSn,
+}
+
 impl RemoteDisk {
     /// The unit's mark as of some moment after this was called.
     ///
@@ -70,7 +85,9 @@ impl RemoteDisk {
         let shared = self.shared();
         let mut session = shared.session();
         for _ in 0..TRIES_MAX {
-            let (counts, is_reserved) = tokio::try_join!(counts(shared), is_reserved(shared))?;
+            let answers = shared.ask_mark(TaskAttribute::SIMPLE).answers();
+            let (answers, ()) = tokio::join!(answers, self.learn_places());
+            let Answers { counts, is_reserved, .. } = answers?;
             // What was counted in one session must not be taken for another's.
             let after = shared.session();
             if session == after {
@@ -80,6 +97,81 @@ impl RemoteDisk {
         }
         Err(BlockError::Unreachable("sessions end as soon as they begin".into()))
     }
+
+    /// The unit's mark as of a moment behind all reads that this disk has begun before this is
+    /// called, and where that is ([`is_behind_reads`](Self::is_behind_reads)). Asked for now, not
+    /// when the future is polled; `None` where the unit is not known to keep an order, as it is
+    /// once [`write_mark`](Self::write_mark) was asked for.
+    ///
+    /// # Errors
+    /// The target does not answer, or refuses; its session has ended meanwhile.
+    pub fn write_mark_behind(&self) -> Option<Io<(WriteMark, MarkPlace)>> {
+        if !self.keeps_places() {
+            return None;
+        }
+        let disk = self.clone();
+        let session = disk.shared().session();
+        let questions = disk.shared().ask_mark(TaskAttribute::ORDERED);
+        Some(Io::later(async move {
+            let Answers { counts, is_reserved, cmd_sn } = questions.answers().await?;
+            let cmd_sn = cmd_sn.filter(|_| disk.shared().session() == session);
+            let Some(cmd_sn) = cmd_sn else { return Err(session_ended()) };
+            let place = MarkPlace { incarnation: session.0, cmd_sn };
+            Ok((WriteMark { session, counts, is_reserved }, place))
+        }))
+    }
+
+    /// All that this disk has read by now was read before that moment.
+    pub fn is_behind_reads(&self, place: &MarkPlace) -> bool {
+        let state = self.shared().lock();
+        state.incarnation == place.incarnation && state.places.are_before(place.cmd_sn)
+    }
+
+    /// Numbers tell what was carried out before what: in one session, of which nothing is sent
+    /// twice, with a unit that keeps to attributes.
+    fn keeps_places(&self) -> bool {
+        let state = self.shared().lock();
+        let [member] = &state.members[..] else { return false };
+        let level = member.session.params().error_recovery_level;
+        state.places.are_kept == Some(true) && level == 0
+    }
+
+    /// Finds out whether the unit keeps to attributes, if that is not known.
+    async fn learn_places(&self) {
+        let incarnation = {
+            let state = self.shared().lock();
+            if state.places.are_kept.is_some() {
+                return;
+            }
+            state.incarnation
+        };
+        // Of others' it is not known that they look at the attribute of a question.
+        let is_own = self.identity().vendor == OWN_VENDOR;
+        let are_kept = match is_own.then(|| Abilities::of(self)) {
+            Some(abilities) => match abilities.await {
+                Ok(abilities) => abilities.orders,
+                Err(_) => return, // the next one asks again
+            },
+            None => false,
+        };
+        let mut state = self.shared().lock();
+        if state.incarnation == incarnation {
+            state.places.are_kept = Some(are_kept);
+        }
+    }
+}
+
+/// LOG SENSE and READ RESERVATION, under way.
+struct Questions {
+    counts: Pending,
+    reservation: Pending,
+}
+
+/// What they brought, and the number of the first of them.
+struct Answers {
+    counts: Option<Counts>,
+    is_reserved: bool,
+    cmd_sn: Option<CmdSn>,
 }
 
 impl Shared {
@@ -87,28 +179,42 @@ impl Shared {
         let state = self.lock();
         (state.incarnation, state.attentions)
     }
-}
 
-/// `None`: the unit does not know the page, or not its counts.
-async fn counts(shared: &Shared) -> Result<Option<Counts>> {
-    Ok(data(shared, log_sense(), LEN.into()).await?.and_then(|page| parse(&page)))
-}
-
-async fn is_reserved(shared: &Shared) -> Result<bool> {
-    let len = RESERVATION_LEN;
-    let answer = data(shared, ask(Question::Reservation, len), len.into()).await?;
-    Ok(answer.is_some_and(|answer| held(&answer).is_some()))
-}
-
-/// What a command brings that the unit may not know.
-async fn data(shared: &Shared, cdb: Cdb, len: u32) -> Result<Option<Vec<u8>>> {
-    let command = Command { data_in_len: len, ..command(shared.url.wire_lun(), cdb) };
-    match shared.send_short(command).await {
-        Ok(Reply { buf, len, .. }) => {
-            let buf = buf.as_deref().unwrap_or(&[]);
-            Ok(Some(buf[..len.min(buf.len())].to_vec()))
+    fn ask_mark(&self, attribute: TaskAttribute) -> Questions {
+        let ask = |cdb, data_in_len| {
+            let command = command(self.url.wire_lun(), cdb);
+            self.send_short(Command { data_in_len, attribute, ..command })
+        };
+        let len = RESERVATION_LEN;
+        let counts = ask(log_sense(), LEN.into());
+        Questions {
+            counts,
+            reservation: ask(ask_reservation(Question::Reservation, len), len.into()),
         }
-        Err(BlockError::Unsupported(_)) => Ok(None),
+    }
+}
+
+impl Questions {
+    async fn answers(self) -> Result<Answers> {
+        let asked = tokio::try_join!(data(self.counts), data(self.reservation))?;
+        let ((counts, first), (reservation, second)) = asked;
+        let earlier = |a: CmdSn, b: CmdSn| if a.is_before(b) { a } else { b };
+        Ok(Answers {
+            counts: counts.and_then(|page| parse(&page)),
+            is_reserved: reservation.is_some_and(|answer| held(&answer).is_some()),
+            cmd_sn: first.zip(second).map(|(a, b)| earlier(a, b)),
+        })
+    }
+}
+
+/// What a command brings that the unit may not know, and the number that it had.
+async fn data(pending: Pending) -> Result<(Option<Vec<u8>>, Option<CmdSn>)> {
+    match pending.await {
+        Ok(Reply { buf, len, cmd_sn, .. }) => {
+            let buf = buf.as_deref().unwrap_or(&[]);
+            Ok((Some(buf[..len.min(buf.len())].to_vec()), cmd_sn))
+        }
+        Err(BlockError::Unsupported(_)) => Ok((None, None)),
         Err(error) => Err(error),
     }
 }

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 use block::{BlockError, Buf, Bytes};
 use iscsi_proto::ids::Itt;
 use iscsi_proto::initiator::durability::{Effect, Ended, Ticket};
+use iscsi_proto::serial::CmdSn;
 use iscsi_proto::time::Instant;
 
 use super::failure::Failure;
@@ -26,6 +27,8 @@ pub(super) struct Reply {
     pub(super) status: u8,
     /// Sense data that came with it.
     pub(super) sense: Bytes,
+    /// Its place among the commands of its session.
+    pub(super) cmd_sn: Option<CmdSn>,
 }
 
 /// How a command ends for its caller.
@@ -71,6 +74,8 @@ pub(super) struct Asked {
     pub(super) asked_at: Instant,
     /// When it was last handed to a session.
     pub(super) submitted_at: Instant,
+    /// Its place among the commands of the session in which it ended.
+    pub(super) cmd_sn: Option<CmdSn>,
 }
 
 #[derive(Debug)]

@@ -42,7 +42,7 @@ const EXTENDED_INQUIRY: u8 = 0x86;
 const ORDSUP: u8 = 0x02;
 
 /// VENDOR IDENTIFICATION of our own target.
-const OWN_VENDOR: &str = "ENKAKU";
+pub(super) const OWN_VENDOR: &str = "ENKAKU";
 
 /// The order of one disk's writes.
 pub(super) struct Ordered {

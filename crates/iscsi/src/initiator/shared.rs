@@ -138,11 +138,11 @@ impl Shared {
     }
 
     /// Sends a command of the disk's user whose answer may be shorter than its buffer.
-    pub(super) async fn send_short(&self, command: Command) -> Outcome {
+    pub(super) fn send_short(&self, command: Command) -> Pending {
         let buf = Buf::zeroed(command.data_in_len as usize);
         let (pending, asked) = self.asked(Origin::UserShort, Some(buf), Effect::None);
         self.ask(command, asked);
-        pending.await
+        pending
     }
 
     /// Sends a command of the disk's user, or lets it wait.
@@ -195,6 +195,7 @@ impl Shared {
             attempts: 0,
             asked_at: now,
             submitted_at: now,
+            cmd_sn: None,
         };
         (pending, asked)
     }
@@ -229,7 +230,8 @@ impl Shared {
         };
         let reply = match outcome {
             TaskOutcome::Completed { status, data_in_len, sense, .. } => {
-                Reply { buf: task.buf.take(), len: data_in_len as usize, status, sense }
+                let (buf, len, cmd_sn) = (task.buf.take(), data_in_len as usize, task.cmd_sn);
+                Reply { buf, len, status, sense, cmd_sn }
             }
             _ => Reply::default(),
         };

@@ -6,6 +6,7 @@ mod abandoned;
 mod gate;
 mod mortal;
 mod ordering;
+mod places;
 mod told;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -27,6 +28,7 @@ use super::member::{AsyncMessages, Member, Wakers};
 use super::op::{Asked, Slot, Task};
 use super::sense::{Sense, Verdict, judge, judge_stable, status};
 use super::throttle::Throttle;
+use places::Places;
 
 /// Whether commands of the disk's user go out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,6 +120,7 @@ pub(super) struct State {
     pub(super) fence_key: Option<u64>,
     /// Commands go out in the order in which they were asked for (`ordering`).
     is_ordered: bool,
+    pub(super) places: Places,
 }
 
 /// What is to be done after the lock is released.
@@ -175,6 +178,7 @@ impl State {
             abandoned: Vec::new(),
             fence_key: None,
             is_ordered: false,
+            places: Places::default(),
         }
     }
 
@@ -221,8 +225,9 @@ impl State {
         let finished_before = batch.finished.len();
         while let Some(event) = member.session.poll_event() {
             match event {
-                Event::TaskDone { command, context, outcome, .. } => {
+                Event::TaskDone { command, mut context, outcome, cmd_sn, .. } => {
                     self.in_flight -= 1;
+                    self.places.note(&command, &mut context, cmd_sn);
                     abandoned::note_returned(&mut self.abandoned, &context.slot);
                     batch.finished.push((command, context, outcome));
                 }
@@ -284,14 +289,6 @@ impl State {
         self.phase == Phase::Down && self.members[index].session.reinstatement().is_some()
     }
 
-    /// Commands that came back although their session goes on: they go out again first.
-    fn requeue(&mut self) {
-        for (command, mut task) in std::mem::take(&mut self.requeued).into_iter().rev() {
-            task.attempts += 1;
-            self.waiting.push_front((command, task));
-        }
-    }
-
     /// Ends the incarnation: its sessions live and die together.
     pub(super) fn end(&mut self, reason: String, batch: &mut Batch) {
         batch.changed = true;
@@ -318,6 +315,7 @@ impl State {
         self.growth.sessions_opening = 0;
         self.ended = None;
         self.carried = false;
+        self.places = Places::default();
         if !self.requeued.is_empty() {
             let commands = self.requeued.len();
             tracing::info!("session recovery: {commands} commands re-issued");

@@ -1,13 +1,14 @@
 //! A model of an owner who edits a FAT volume while others list it and are sent its files, by seed:
 //! with a tool that writes in any order, quickly, or mounted, with sectors that are written when it
 //! suits a cache. No byte that is handed on is another file's, or of half an edit. Viewers of the
-//! same version share what came.
+//! same version share what came; some begin with what is believed, and with questions right behind
+//! their reads.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use block::backend::MemoryDevice;
 use block::layer::{ReadOnlyLayer, Reads};
@@ -15,7 +16,7 @@ use block::{BlockDevice, Buf, Device, DeviceInfo, Extent, Io, WriteFlags};
 use files::{ReadConfig, Table};
 
 use super::*;
-use crate::writers::{Answer, Asked, Told};
+use crate::writers::{Answer, AnswerBehind, Asked, Covers, Told};
 
 const SECTOR: usize = 512;
 /// One cluster is a sector; so many make it a FAT16.
@@ -53,6 +54,19 @@ struct Counts {
     questions: Arc<AtomicU64>,
     reads: Arc<AtomicU64>,
     latency: Arc<std::sync::Mutex<Latency>>,
+    order: Arc<std::sync::Mutex<Order>>,
+    /// Answers behind reads count for what was read later, too, as a mistake would have it.
+    is_credulous: Arc<AtomicBool>,
+}
+
+/// Commands as the target carries them out.
+#[derive(Default)]
+struct Order {
+    next: u64,
+    /// Reads that are not carried out.
+    under_way: BTreeSet<u64>,
+    /// The last of those that have ended.
+    read: u64,
 }
 
 /// Of a line that is never the same.
@@ -81,6 +95,45 @@ impl Asked for Counts {
             Ok(Some(Told { moment, is_reserved: false, is_untouched: moment == 0 }))
         })
     }
+
+    fn ask_behind(&self) -> Option<AnswerBehind> {
+        let (counts, number) = (self.clone(), self.begin());
+        Some(Box::pin(async move {
+            tokio::time::sleep(counts.latency()).await;
+            let is_first = || counts.order().under_way.first().is_none_or(|read| *read > number);
+            while !is_first() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let moment = counts.begun_and_ended.load(SeqCst);
+            tokio::time::sleep(counts.latency()).await;
+            let told = Told { moment, is_reserved: false, is_untouched: moment == 0 };
+            let is_credulous = counts.is_credulous.load(SeqCst);
+            let covers: Covers = Arc::new(move || is_credulous || counts.order().read < number);
+            Ok((told, covers))
+        }))
+    }
+}
+
+impl Counts {
+    fn order(&self) -> std::sync::MutexGuard<'_, Order> {
+        self.order.lock().unwrap()
+    }
+
+    /// One more command, and its number.
+    fn begin(&self) -> u64 {
+        let mut order = self.order();
+        order.next += 1;
+        order.next
+    }
+}
+
+/// A read at the target; dropped when it is carried out, or when nobody wants it any more.
+struct CarriedOut(Counts, u64);
+
+impl Drop for CarriedOut {
+    fn drop(&mut self) {
+        self.0.order().under_way.remove(&self.1);
+    }
 }
 
 /// The volume as a reader far away sees it.
@@ -96,7 +149,12 @@ impl Reads for Far {
 
     fn read(&self, offset: u64, mut buf: Buf) -> Io<Buf> {
         let (memory, counts) = (Arc::clone(&self.memory), self.counts.clone());
-        Io::later(async move {
+        let number = counts.begin();
+        counts.order().under_way.insert(number);
+        let carried_out = CarriedOut(counts.clone(), number);
+        // It goes on although its reader looks elsewhere.
+        let mut task = tokio::task::JoinSet::new();
+        task.spawn(async move {
             counts.reads.fetch_add(1, SeqCst);
             tokio::time::sleep(counts.latency()).await;
             // A long read meets several states of the medium.
@@ -106,9 +164,13 @@ impl Reads for Far {
                 buf[at..at + len].copy_from_slice(&piece);
                 tokio::task::yield_now().await;
             }
+            drop(carried_out);
             tokio::time::sleep(counts.latency()).await;
+            let mut order = counts.order();
+            order.read = order.read.max(number);
             Ok(buf)
-        })
+        });
+        Io::later(async move { task.join_next().await.unwrap().unwrap() })
     }
 
     fn extents(&self, _: u64, _: u64) -> Io<Vec<Extent>> {
@@ -304,6 +366,10 @@ struct Seen {
     ended: u64,
     refused: u64,
     went_on: u64,
+    /// Was begun with what was believed.
+    believed: u64,
+    /// Answers to questions behind reads that made another one needless.
+    escorted: u64,
     listed: u64,
     torn: u64,
 }
@@ -314,8 +380,16 @@ struct Viewer {
     seen: Rc<RefCell<Seen>>,
     history: Rc<RefCell<History>>,
     seed: u64,
-    /// Hands bytes on without asking, as a mistake would.
-    is_careless: bool,
+    mistake: Option<Mistake>,
+}
+
+/// What a viewer does that is to be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mistake {
+    /// Hands bytes on without asking.
+    Careless,
+    /// Takes an answer for one behind reads that it is not behind.
+    Credulous,
 }
 
 impl Viewer {
@@ -348,18 +422,34 @@ impl Viewer {
     }
 
     async fn watch(&mut self, name: &str) {
-        let found = match self.view.file(name).await {
-            Ok(found) => found,
-            Err(Trouble::Edited) => return self.seen.borrow_mut().refused += 1,
-            Err(Trouble::Files(files::Error::NotFound { .. })) => return,
-            Err(trouble) => panic!("seed {}: {trouble:?}", self.seed),
+        let believed = match self.dice.roll(2) {
+            0 => self.view.believed(name).await,
+            _ => None,
         };
-        let mut sending = found.sending(name);
+        let found = match believed {
+            Some(found) => {
+                self.seen.borrow_mut().believed += 1;
+                found
+            }
+            None => match self.view.file(name).await {
+                Ok(found) => found,
+                Err(Trouble::Edited) => return self.seen.borrow_mut().refused += 1,
+                Err(Trouble::Files(files::Error::NotFound { .. })) => return,
+                Err(trouble) => panic!("seed {}: {trouble:?}", self.seed),
+            },
+        };
+        let escort = Arc::default();
+        let mut sending = found.sending(name, &escort);
         let config = ReadConfig { bytes_max: 4096, bytes_first: 2048, ..ReadConfig::default() };
         // With what came to other viewers of this version, as the server reads.
         let version = format!("{} {}", found.file.size(), found.entry.version);
         let recent = self.view.recent();
-        let file = found.file.with_config(config).through(|far| recent.shared(far, &version));
+        let is_escorted = self.dice.roll(2) == 0;
+        let share = |far| match is_escorted {
+            true => recent.shared(escorted(far, &self.view.marks, &escort, 512), &version),
+            false => recent.shared(far, &version),
+        };
+        let file = found.file.with_config(config).through(share);
         let mut reading = file.read(0..file.size());
         let (mut at, mut number) = (0, None);
         loop {
@@ -374,7 +464,10 @@ impl Viewer {
                 return self.seen.borrow_mut().whole += 1;
             }
             let moment = sending.moment;
-            if !self.is_careless && !self.view.is_still_at(&sending).await.unwrap() {
+            let is_careless = self.mistake == Some(Mistake::Careless);
+            let is_told = is_escorted && escort.look().await.is_some();
+            self.seen.borrow_mut().escorted += u64::from(is_told);
+            if !is_careless && !self.view.is_still_at(&sending).await.unwrap() {
                 match self.view.look_again(&mut sending).await {
                     Ok(()) => self.seen.borrow_mut().went_on += u64::from(sending.moment != moment),
                     Err(Trouble::Edited) => return self.seen.borrow_mut().ended += 1,
@@ -382,7 +475,7 @@ impl Viewer {
                 }
             }
             if let Err(what) = self.check(name, file.size(), at, &held, &mut number) {
-                assert!(self.is_careless, "seed {}: {what}", self.seed);
+                assert!(self.mistake.is_some(), "seed {}: {what}", self.seed);
                 return self.seen.borrow_mut().torn += 1;
             }
             at += held.len();
@@ -448,8 +541,9 @@ async fn world(seed: u64) -> (Owner, View) {
     (owner, View::new(files, marks, before))
 }
 
-async fn run(seed: u64, is_careless: bool) -> Seen {
+async fn run(seed: u64, mistake: Option<Mistake>) -> Seen {
     let (owner, view) = world(seed).await;
+    owner.counts.is_credulous.store(mistake == Some(Mistake::Credulous), SeqCst);
     let (view, history) = (Rc::new(view), Rc::clone(&owner.history));
     let seen = Rc::new(RefCell::new(Seen::default()));
     let viewers = (1..3).map(|number| Viewer {
@@ -458,7 +552,7 @@ async fn run(seed: u64, is_careless: bool) -> Seen {
         seen: Rc::clone(&seen),
         history: Rc::clone(&history),
         seed,
-        is_careless,
+        mistake,
     });
     let local = tokio::task::LocalSet::new();
     let all: Vec<_> = viewers.map(|viewer| local.spawn_local(viewer.live())).collect();
@@ -486,7 +580,7 @@ async fn nothing_is_read_anew_as_long_as_nobody_writes() {
     let before = now();
     view.file(name).await.unwrap();
     assert_eq!(since(before), (1, 0), "a seek: one question, and nothing of the file system");
-    let mut sending = found.sending(name);
+    let mut sending = found.sending(name, &Arc::default());
     let before = now();
     assert!(view.is_still_at(&sending).await.unwrap());
     assert_eq!(since(before), (1, 0), "a lot of bytes: one question");
@@ -505,7 +599,7 @@ async fn nothing_is_read_anew_as_long_as_nobody_writes() {
     assert!(view.edited_since().is_none());
 }
 
-fn histories(seeds: std::ops::Range<u64>, is_careless: bool) -> Seen {
+fn histories(seeds: std::ops::Range<u64>, mistake: Option<Mistake>) -> Seen {
     let mut sum = Seen::default();
     for seed in seeds {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -513,11 +607,13 @@ fn histories(seeds: std::ops::Range<u64>, is_careless: bool) -> Seen {
             .start_paused(true)
             .build()
             .unwrap();
-        let seen = runtime.block_on(run(seed, is_careless));
+        let seen = runtime.block_on(run(seed, mistake));
         sum.whole += seen.whole;
         sum.ended += seen.ended;
         sum.refused += seen.refused;
         sum.went_on += seen.went_on;
+        sum.believed += seen.believed;
+        sum.escorted += seen.escorted;
         sum.listed += seen.listed;
         sum.torn += seen.torn;
     }
@@ -529,8 +625,9 @@ fn histories(seeds: std::ops::Range<u64>, is_careless: bool) -> Seen {
 fn no_byte_is_another_files(histories_min: u64) {
     let wanted = std::env::var("ENKAKU_HISTORIES").ok().map(|text| text.parse().unwrap());
     let count = wanted.unwrap_or(0).max(histories_min);
-    let sum = histories(0..count, false);
+    let sum = histories(0..count, None);
     let least = sum.whole.min(sum.ended).min(sum.refused).min(sum.went_on).min(sum.listed);
+    let least = least.min(sum.believed).min(sum.escorted);
     assert!(least >= 3 * count / 10, "hardly anything was tried: {sum:?}");
 }
 
@@ -541,6 +638,12 @@ fn no_byte_of_a_stream_is_another_files_in_a_thousand_histories() {
 
 #[test]
 fn who_does_not_ask_again_sends_bytes_of_other_files() {
-    let sum = histories(0..100, true);
+    let sum = histories(0..100, Some(Mistake::Careless));
     assert!(sum.torn >= 10, "the owner is in nobody's way: {sum:?}");
+}
+
+#[test]
+fn an_answer_that_is_not_behind_what_was_read_says_nothing_of_it() {
+    let sum = histories(0..5000, Some(Mistake::Credulous));
+    assert!(sum.torn >= 3, "the owner is in nobody's way: {sum:?}");
 }

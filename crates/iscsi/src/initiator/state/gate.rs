@@ -188,6 +188,7 @@ impl State {
             attempts: 0,
             asked_at: self.now(),
             submitted_at: self.now(),
+            cmd_sn: None,
         });
         let command = command(self.lun, cdb::synchronize_cache());
         if let Err((_, mut task)) = self.submit(index, command, task, batch) {

@@ -138,6 +138,7 @@ fn a_task(effect: Effect) -> Task {
         attempts: 0,
         asked_at: at(0),
         submitted_at: at(0),
+        cmd_sn: None,
     })
 }
 

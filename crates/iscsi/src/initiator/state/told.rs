@@ -49,6 +49,14 @@ impl State {
         }
     }
 
+    /// Commands that came back although their session goes on: they go out again first.
+    pub(super) fn requeue(&mut self) {
+        for (command, mut task) in std::mem::take(&mut self.requeued).into_iter().rev() {
+            task.attempts += 1;
+            self.waiting.push_front((command, task));
+        }
+    }
+
     /// Notes what ended commands and messages mean for what is kept, before anybody is told. Why
     /// the incarnation is to end, if it is: the unit was powered on.
     pub(super) fn note_told(
