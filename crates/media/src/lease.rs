@@ -87,7 +87,7 @@ impl Lease {
         let (resource, opened) = (self.resource(found), &self.opened);
         let (version, view) = (resource.version(), &opened.view);
         let share = |device| {
-            let device = opened.line.shared(view.escorted(device, &escort), viewer);
+            let device = opened.line.shared(view.escorted(device, &escort), &viewer);
             view.recent().shared(device, &version)
         };
         (resource.through(share), sending)

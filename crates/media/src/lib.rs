@@ -44,6 +44,7 @@ mod testing;
 mod text;
 mod tls;
 mod told;
+mod turns;
 mod uplinks;
 mod view;
 mod watching;

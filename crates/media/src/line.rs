@@ -1,13 +1,11 @@
 //! [`Line`]: the line to a home, which all who watch something of it share. What is asked for and
-//! has not come stays within a limit, and the next place is given to the viewer who has the least
-//! of it: whoever takes as much as he can gets no more than anybody else.
+//! has not come stays within a limit; whose read is next, [`Turns`] decides.
 //!
 //! The limit is the line's own: what a read takes longer than the shortest one has taken, it stands
 //! in a queue, which somebody who seeks would have to wait behind. More than [`QUEUE_AIM`] of that,
 //! and there are fewer of them. What is aborted does not help: it has left the disk, and is on its
 //! way.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +14,8 @@ use block::{BlockError, Buf, Device, DeviceInfo, Extent, Io};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+
+use crate::turns::{Turns, Who};
 
 /// Most bytes under way: 640 Mbit/s at a round trip of 100 ms.
 const BYTES_MAX: u64 = 8 << 20;
@@ -46,24 +46,18 @@ struct State {
     /// Reads that were asked for before this say nothing of the limit of now.
     lowered_at: Option<Instant>,
     under_way: u64,
-    /// Counts places that were given, so that of two viewers with the same, it is the other's turn.
-    given: u64,
-    viewers: BTreeMap<String, Viewer>,
-}
-
-#[derive(Default)]
-struct Viewer {
-    under_way: u64,
-    last: u64,
-    waiting: VecDeque<(u64, oneshot::Sender<Place>)>,
+    /// Streams that there were.
+    streams: u64,
+    turns: Turns<oneshot::Sender<Place>>,
 }
 
 /// Bytes that somebody may have under way, until this is dropped.
 struct Place {
     line: Line,
-    viewer: String,
+    who: Who,
     bytes: u64,
     since: Instant,
+    is_done: bool,
 }
 
 impl Line {
@@ -75,23 +69,25 @@ impl Line {
             is_opening: true,
             lowered_at: None,
             under_way: 0,
-            given: 0,
-            viewers: BTreeMap::new(),
+            streams: 0,
+            turns: Turns::default(),
         })))
     }
 
-    /// The device as this viewer shares it with others.
-    pub(crate) fn shared(&self, device: Device, viewer: String) -> Device {
-        Arc::new(ReadOnlyLayer::new(Shared { device, line: self.clone(), viewer }))
+    /// The device as one more stream of this viewer shares it with others.
+    pub(crate) fn shared(&self, device: Device, viewer: &str) -> Device {
+        let stream = {
+            let mut state = self.lock();
+            state.streams += 1;
+            state.streams
+        };
+        let who = Who { viewer: viewer.into(), stream };
+        Arc::new(ReadOnlyLayer::new(Shared { device, line: self.clone(), who }))
     }
 
-    async fn place(&self, viewer: &str, bytes: u64) -> Option<Place> {
+    async fn place(&self, who: &Who, bytes: u64) -> Option<Place> {
         let (sender, place) = oneshot::channel();
-        let of_viewer = |state: &mut State| {
-            let one = state.viewers.entry(viewer.to_owned()).or_default();
-            one.waiting.push_back((bytes, sender));
-        };
-        of_viewer(&mut self.lock());
+        self.lock().turns.push(who, bytes, sender);
         self.give();
         place.await.ok()
     }
@@ -99,12 +95,10 @@ impl Line {
     /// Gives places as long as there are some.
     fn give(&self) {
         loop {
-            let (viewer, bytes, sender) = {
-                let mut state = self.lock();
-                let Some(next) = state.next() else { return };
-                next
-            };
-            let place = Place { line: self.clone(), viewer, bytes, since: Instant::now() };
+            let next = self.lock().next();
+            let Some((who, bytes, sender)) = next else { return };
+            let (line, since) = (self.clone(), Instant::now());
+            let place = Place { line, who, bytes, since, is_done: false };
             if let Err(place) = sender.send(place) {
                 place.give_back(); // who waited for it has gone
             }
@@ -118,34 +112,22 @@ impl Line {
 
 impl State {
     /// Who is next, and how much it is. It counts as under way from now on.
-    fn next(&mut self) -> Option<(String, u64, oneshot::Sender<Place>)> {
-        let waiting = self.viewers.iter_mut().filter(|(_, one)| !one.waiting.is_empty());
-        let (name, one) = waiting.min_by_key(|(_, one)| (one.under_way, one.last))?;
-        let bytes = one.waiting.front().map_or(0, |(bytes, _)| *bytes);
-        if self.under_way > 0 && self.under_way + bytes > self.limit {
-            return None;
-        }
-        let (bytes, sender) = one.waiting.pop_front()?;
-        self.given += 1;
-        (one.last, one.under_way) = (self.given, one.under_way + bytes);
-        self.under_way += bytes;
-        Some((name.clone(), bytes, sender))
+    fn next(&mut self) -> Option<(Who, u64, oneshot::Sender<Place>)> {
+        let (under_way, limit) = (self.under_way, self.limit);
+        let next = self.turns.next(|bytes| under_way == 0 || under_way + bytes <= limit)?;
+        self.under_way += next.1;
+        Some(next)
     }
 
-    fn release(&mut self, viewer: &str, bytes: u64) {
+    fn release(&mut self, who: &Who, bytes: u64, has_come: bool) {
         self.under_way = self.under_way.saturating_sub(bytes);
-        if let Some(one) = self.viewers.get_mut(viewer) {
-            one.under_way = one.under_way.saturating_sub(bytes);
-            if one.under_way == 0 && one.waiting.is_empty() {
-                self.viewers.remove(viewer);
-            }
-        }
+        self.turns.release(who, bytes, has_come);
     }
 
     /// A read of `bytes` is done, which was asked for at `since`.
     fn judge(&mut self, bytes: u64, since: Instant) {
         let (now, took) = (Instant::now(), since.elapsed());
-        let is_waited_for = self.viewers.values().any(|one| !one.waiting.is_empty());
+        let is_waited_for = self.turns.are_wanted();
         if bytes < PIECE {
             if self.is_opening && is_waited_for {
                 self.limit = (self.limit + bytes).min(BYTES_MAX);
@@ -178,21 +160,22 @@ impl State {
 
 impl Place {
     /// The read is done.
-    fn done(self) {
+    fn done(mut self) {
+        self.is_done = true;
         self.line.lock().judge(self.bytes, self.since);
     }
 
     /// Without another look at who is next, which is going on.
     fn give_back(mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        self.line.lock().release(&self.viewer, bytes);
+        self.line.lock().release(&self.who, bytes, false);
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.line.lock().release(&self.viewer, self.bytes);
+            self.line.lock().release(&self.who, self.bytes, self.is_done);
             self.line.give();
         }
     }
@@ -202,7 +185,7 @@ impl Drop for Place {
 struct Shared {
     device: Device,
     line: Line,
-    viewer: String,
+    who: Who,
 }
 
 impl Reads for Shared {
@@ -212,14 +195,14 @@ impl Reads for Shared {
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Buf> {
         let (device, line) = (Arc::clone(&self.device), self.line.clone());
-        let viewer = self.viewer.clone();
+        let who = self.who.clone();
         Io::later(async move {
             let gone = || BlockError::Unreachable("nobody gives out places any more".into());
             // As a task of its own, which ends with this: who has paused asks for nothing, and his
             // place is free for others as soon as the read is done.
             let mut task = JoinSet::new();
             task.spawn(async move {
-                let place = line.place(&viewer, buf.len() as u64).await.ok_or_else(gone)?;
+                let place = line.place(&who, buf.len() as u64).await.ok_or_else(gone)?;
                 let read = device.read(offset, buf).await;
                 place.done();
                 read
@@ -267,7 +250,7 @@ mod tests {
         let Disk { device, turns, .. } = Disk::new(0);
         let line = Line::new();
         let viewer = |number: u64, bytes: u64| {
-            watch(line.shared(Arc::clone(&device), number.to_string()), bytes)
+            watch(line.shared(Arc::clone(&device), &number.to_string()), bytes)
         };
         let greedy = viewer(0, 64 << 20);
         settle().await;
@@ -289,11 +272,43 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn who_begins_is_ahead_of_those_who_have_something_in_hand_and_then_like_them() {
+        let Disk { device, turns, .. } = Disk::new(0);
+        let line = Line::new();
+        let viewer =
+            |number: u64| watch(line.shared(Arc::clone(&device), &number.to_string()), 8 << 20);
+        let turn = async |count: u64| {
+            for _ in 0..count {
+                tokio::time::advance(Duration::from_millis(20)).await;
+                turns.add_permits(1);
+                settle().await;
+            }
+        };
+        let others: Vec<_> = (0..4).map(viewer).collect();
+        turn(500).await;
+        let of_others = || others.iter().map(|count| *count.lock().unwrap()).sum::<u64>();
+        let new = viewer(4);
+        settle().await;
+        turn(2 * BYTES_FIRST / PIECE).await; // what is on its way is that of others
+        let before = of_others();
+        turn(20).await;
+        let got = *new.lock().unwrap();
+        assert!(got >= 18 * PIECE, "{got} of {}", 20 * PIECE);
+        assert!(of_others() - before <= 4 * PIECE);
+        turn(200).await;
+        let (before, had) = (of_others(), *new.lock().unwrap());
+        turn(200).await;
+        let share = *new.lock().unwrap() - had;
+        assert!((36 * PIECE..=44 * PIECE).contains(&share), "{share} of {}", 200 * PIECE);
+        assert!(of_others() - before >= 150 * PIECE, "and nobody starves");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn who_has_paused_keeps_nobody_waiting() {
         let Disk { device, turns, .. } = Disk::new(0);
         let line = Line::new();
         let extent = FileExtent { offset: 0, len: 1 << 29, at: Some(0) };
-        let file = FileReader::new(line.shared(Arc::clone(&device), "a".into()), vec![extent]);
+        let file = FileReader::new(line.shared(Arc::clone(&device), "a"), vec![extent]);
         let mut paused = file.read(0..file.size());
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(paused.poll_next(&mut context).is_pending());
@@ -301,7 +316,7 @@ mod tests {
         // All that he has asked for has come, and he takes none of it.
         turns.add_permits((ReadConfig::default().bytes_max / PIECE) as usize);
         settle().await;
-        let other = watch(line.shared(device, "b".into()), 2 << 20);
+        let other = watch(line.shared(device, "b"), 2 << 20);
         turns.add_permits(40);
         settle().await;
         assert!(*other.lock().unwrap() >= 32 * PIECE, "{}", other.lock().unwrap());
@@ -312,7 +327,7 @@ mod tests {
         let Disk { device, turns, counts } = Disk::new(0);
         let line = Line::new();
         let extent = FileExtent { offset: 0, len: 1 << 29, at: Some(0) };
-        let file = FileReader::new(line.shared(Arc::clone(&device), "a".into()), vec![extent]);
+        let file = FileReader::new(line.shared(Arc::clone(&device), "a"), vec![extent]);
         let mut reading = file.read(0..file.size());
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         for _ in 0..100 {
@@ -322,8 +337,10 @@ mod tests {
         assert_eq!(counts.bytes(), BYTES_FIRST);
         drop(reading);
         settle().await;
-        let left = |state: &State| (state.under_way, state.viewers.len());
-        assert_eq!(left(&line.lock()), (0, 0));
+        {
+            let state = line.lock();
+            assert!(state.under_way == 0 && state.turns.is_empty());
+        }
         turns.add_permits(1);
         let mut again = file.read(0..1);
         assert_eq!(again.next().await.unwrap().unwrap().len(), 1);
@@ -333,7 +350,7 @@ mod tests {
     async fn a_slow_line_has_less_under_way_and_a_quick_one_more() {
         let Disk { device, turns, counts } = Disk::new(0);
         let line = Line::new();
-        let count = watch(line.shared(device, "a".into()), 64 << 20);
+        let count = watch(line.shared(device, "a"), 64 << 20);
         let under_way = || counts.bytes() - *count.lock().unwrap();
         settle().await;
         // 5 pieces a second: 10 Mbit/s.
