@@ -124,7 +124,9 @@ impl RemoteDisk {
     /// All that this disk has read by now was read before that moment.
     pub fn is_behind_reads(&self, place: &MarkPlace) -> bool {
         let state = self.shared().lock();
-        state.incarnation == place.incarnation && state.places.are_before(place.cmd_sn)
+        // A session that was added since numbers its reads for itself.
+        let is_comparable = state.incarnation == place.incarnation && state.members.len() == 1;
+        is_comparable && state.places.are_before(place.cmd_sn)
     }
 
     /// Numbers tell what was carried out before what: in one session, of which nothing is sent
@@ -145,15 +147,13 @@ impl RemoteDisk {
             }
             state.incarnation
         };
-        // Of others' it is not known that they look at the attribute of a question.
+        // Of another vendor's target it is not known that it looks at a question's attribute.
         let is_own = self.identity().vendor == OWN_VENDOR;
-        let are_kept = match is_own.then(|| Abilities::of(self)) {
-            Some(abilities) => match abilities.await {
-                Ok(abilities) => abilities.orders,
-                Err(_) => return, // the next one asks again
-            },
-            None => false,
-        };
+        let mut are_kept = false;
+        if is_own {
+            let Ok(abilities) = Abilities::of(self).await else { return }; // asked again next time
+            are_kept = abilities.orders;
+        }
         let mut state = self.shared().lock();
         if state.incarnation == incarnation {
             state.places.are_kept = Some(are_kept);
