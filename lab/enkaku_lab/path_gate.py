@@ -218,6 +218,8 @@ def main(arguments: list[str]) -> None:
         if options.docs:
             _put(options.docs / "path-gate.md", policies, rows, loads)
     print(f"{_table(policies, rows)}\n{LEGEND}")
+    if options.docs:
+        print(f"Page: {options.docs / 'path-gate.md'}")
 
 
 def _table(policies: list[str], rows: list[list[str]]) -> str:

@@ -13,7 +13,7 @@ use crate::writers::{Escort, Marks};
 /// pictures of 4 s at 8 Mbit/s.
 const BYTES: u64 = 4 << 20;
 
-/// So much is read for each question; shorter reads share one.
+/// Bytes that are read for each question; shorter reads share one.
 pub(crate) const EACH: u64 = 256 << 10;
 
 /// The device as a new stream reads from it, with a question for so many bytes, [`EACH`].

@@ -68,8 +68,8 @@ impl Lease {
         Ok(self.shared(found, path, viewer))
     }
 
-    /// The same, of what is believed of the volume without asking: whoever is sent it is not told
-    /// anything before the first of it is confirmed. None: it has to be asked.
+    /// A file as [`shared_file`](Self::shared_file) has it, by what is believed of the volume
+    /// without asking: a viewer is told nothing before its first bytes are confirmed. None: ask.
     pub(crate) async fn believed_file(
         &self,
         path: &str,

@@ -19,7 +19,7 @@ use crate::turns::{Turns, Who};
 
 /// Most bytes under way: 640 Mbit/s at a round trip of 100 ms.
 const BYTES_MAX: u64 = 8 << 20;
-/// So many to begin with.
+/// Most bytes under way to begin with.
 const BYTES_FIRST: u64 = 1 << 20;
 /// Least: two pieces, on whatever line, so that it carries one while the next is asked for.
 const BYTES_MIN: u64 = 2 * PIECE;

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Of what somebody has got, half counts no more after this time. A player that reads ahead has
-/// that much in hand, and can wait for one who has nothing.
+/// Bytes that a viewer or a stream has got count half after this time. A player that reads ahead
+/// has some seconds of its film in hand, and can wait for one that has nothing.
 const GOT_HALF_LIFE: Duration = Duration::from_secs(2);
 /// Less than this makes no difference any more, in bytes.
 const GOT_MIN: f64 = 65_536.0;
@@ -82,8 +82,8 @@ impl<T> Turns<T> {
         Some((Who { viewer: Arc::clone(name), stream: *number }, bytes, waiter))
     }
 
-    /// So much of a stream is not under way any more; it has come, or it was given up, and is not
-    /// counted then.
+    /// These bytes of a stream are not under way any more: they have come, or were given up, and do
+    /// not count then.
     pub(crate) fn release(&mut self, who: &Who, bytes: u64, has_come: bool) {
         let now = Instant::now();
         let Some(viewer) = self.viewers.get_mut(&who.viewer) else { return };
