@@ -90,6 +90,7 @@ async fn connections_of_one_session_share_the_work() {
     {
         let config = Config::default().connections(connections).digests(digest, digest);
         let disk = RemoteDisk::connect(serving.url(), config).await.unwrap();
+        disk.gathered().await;
         let sessions = disk.sessions();
         assert_eq!(sessions.len(), 1, "one session of {connections} connections");
         assert_eq!(sessions[0].connections.len(), usize::from(connections));

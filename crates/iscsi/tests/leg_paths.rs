@@ -76,6 +76,7 @@ async fn with_a_connection_cut(
     let device = soon("connecting", leg.connect()).await.unwrap().device;
     let disk = leg.disk().unwrap();
     assert_eq!(disk.session_params().error_recovery_level, level);
+    disk.gathered().await;
     assert_eq!(disk.connections_open(), 2);
     late.shut();
     let writes: Vec<Io<()>> = (0..WRITES).map(|place| write(&device, place)).collect();

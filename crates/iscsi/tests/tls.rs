@@ -209,6 +209,7 @@ async fn a_session_of_several_connections_runs_inside_tls_and_outlives_their_los
     // A name that nobody can resolve: the disk must not dial it.
     let url: Url = format!("iscsi://nowhere.invalid/{IQN}/0").parse().unwrap();
     let disk = RemoteDisk::connect(url, inside.config(4)).await.unwrap();
+    disk.gathered().await;
     assert_eq!(inside.dialled.load(Ordering::Relaxed), 4);
     for (offset, len) in [(0, 512), (1 << 20, 4096), (4 << 20, 1 << 20), (8 << 20, 8 << 20)] {
         write_and_read(&disk, offset, len).await;

@@ -164,6 +164,25 @@ impl RemoteDisk {
         }
     }
 
+    /// Waits until the connections that are being opened are there, or have failed. Commands go
+    /// without them: this is for whoever wants to count them.
+    pub async fn gathered(&self) {
+        let shared = &self.0.shared;
+        loop {
+            let settled = shared.settled.notified();
+            tokio::pin!(settled);
+            settled.as_mut().enable();
+            let gathers = {
+                let state = shared.lock();
+                state.phase == Phase::Up && state.connections_opening() > 0
+            };
+            if !gathers {
+                return;
+            }
+            settled.await;
+        }
+    }
+
     /// The URL it was connected to.
     pub fn url(&self) -> &Url {
         &self.0.shared.url

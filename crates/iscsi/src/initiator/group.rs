@@ -31,7 +31,7 @@ pub(super) struct Ready {
 pub(super) struct Opening {
     pub(super) groups: Vec<Group>,
     /// Connections that are to join the first session, which lives.
-    pub(super) joining: Vec<Identity>,
+    pub(super) joining: Vec<Cid>,
 }
 
 /// A session.
@@ -77,12 +77,6 @@ pub(super) async fn establish(shared: &Shared, isid_bits: u32) -> Result<Opening
         _ => wanted,
     };
     let granted = outcome.session.max_connections.max(1).min(wanted);
-    let joining = (2..=granted).map(|cid| Identity {
-        cid: Cid(cid),
-        joining: Some((outcome.tsih, outcome.session, outcome.cmd_sn)),
-        ..identity(0)
-    });
-    let joining: Vec<Identity> = joining.collect();
     let sessions = if granted > 1 { 1 } else { wanted };
     shared.lock().growth.taken(Cid(granted), sessions.saturating_sub(1));
     if sessions > 1 {
@@ -102,7 +96,7 @@ pub(super) async fn establish(shared: &Shared, isid_bits: u32) -> Result<Opening
         shared.lock().growth.failed(open, refused, error.to_string(), now);
     }
     end_stale(shared, &groups, stale, identity).await?;
-    Ok(Opening { groups, joining })
+    Ok(Opening { groups, joining: (2..=granted).map(Cid).collect() })
 }
 
 /// Notes that sessions of these qualifiers will be there, before they are, here and for a

@@ -103,7 +103,7 @@ struct Plan {
 
 fn plan(shared: &Shared, incarnation: u64, index: usize, cid: Cid) -> Option<Plan> {
     let mut state = shared.lock();
-    if state.phase != Phase::Up || state.ended.is_some() {
+    if state.phase == Phase::Closed || state.ended.is_some() {
         return None;
     }
     let member = state.member(incarnation, index)?;
@@ -141,18 +141,8 @@ pub(super) async fn rejoin(
     let Some(Plan { home, identity, .. }) = plan(&shared, incarnation, member, cid) else {
         return Rejoined { member, cid, link: None };
     };
-    join(&shared, member, &home.portal, &identity).await
-}
-
-/// Logs in with a connection of a session that lives.
-pub(super) async fn join(
-    shared: &Shared,
-    member: usize,
-    portal: &Portal,
-    identity: &Identity,
-) -> Rejoined {
-    let link = Some(connect_in_time(shared, portal, identity).await);
-    Rejoined { member, cid: identity.cid, link }
+    let link = Some(connect_in_time(&shared, &home.portal, &identity).await);
+    Rejoined { member, cid, link }
 }
 
 /// Hands the new connection to its session; what its driver needs.

@@ -33,7 +33,7 @@ pub(super) struct Shared {
     pub(super) timers: Notify,
     /// An incarnation has ended; for whoever waits for the last one.
     pub(super) closed: Notify,
-    /// The gate was opened, or will not be for now.
+    /// The gate was opened, or will not be for now; or a connection came, or failed.
     pub(super) settled: Notify,
     epoch: std::time::Instant,
     /// For callers that go away.

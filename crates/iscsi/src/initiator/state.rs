@@ -80,6 +80,8 @@ pub(super) struct State {
     pub(super) throttle: Throttle,
     /// Payload that may be under way, where that is limited.
     pub(super) window: Option<u64>,
+    /// Until then, connections of the first number are waited for (`gate`).
+    gathers_until: Instant,
     /// What is acknowledged, and may be lost at the target.
     pub(super) durability: Durability<Failure>,
     /// Why the incarnation ended.
@@ -155,6 +157,7 @@ impl State {
             growth: Growth::new(limits.connections),
             throttle: Throttle::default(),
             window: None,
+            gathers_until: Instant::default(),
             durability: Durability::new(limits.unflushed_len, limits.writers),
             ended: None,
             carried: false,

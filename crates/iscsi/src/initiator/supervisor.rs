@@ -1,14 +1,14 @@
 //! Keeps a disk's sessions alive: sets up an incarnation, waits for its end, sets up the next one,
 //! and tells the callers when it has been gone for too long.
 //!
-//! An incarnation is up when every connection has logged in (with the same ISIDs, so that the
-//! target drops what it still has of the last one, RFC 7143 §6.3.5), the unit is ready and is the
-//! same as before, and what a volatile cache may have lost has been written again.
+//! An incarnation is up when every session has logged in (with the same ISIDs, so that the target
+//! drops what it still has of the last one, RFC 7143 §6.3.5), the unit is ready and is the same as
+//! before, and what a volatile cache may have lost has been written again. Further connections of a
+//! session come when they come: one whose first packet is lost holds up nobody.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use iscsi_proto::ids::Isid;
 use iscsi_proto::initiator::ConnectionId;
 use iscsi_proto::keys::ConnectionParams;
@@ -84,24 +84,45 @@ impl Incarnation {
     fn open_missing(&mut self, shared: &Arc<Shared>, isid_bits: u32) {
         let now = shared.now();
         for job in shared.with(|state, _| state.jobs(now)) {
-            let (shared, number) = (shared.clone(), self.number);
-            match job {
-                Job::Connection { member, cid, pause } => self.arrivals.spawn(async move {
-                    let rejoined = rejoin::rejoin(shared, number, member, cid, pause).await;
-                    Arrival::Connection(rejoined)
-                }),
-                Job::Session { qualifier } => self.arrivals.spawn(async move {
-                    let isid = Isid::random(isid_bits, qualifier);
-                    Arrival::Session(extra::open(&shared, number, isid).await)
-                }),
-            };
+            self.begin_to_open(shared, isid_bits, job);
         }
         // Those that have ended need no keeping.
         while self.drivers.try_join_next().is_some() {}
     }
 
+    fn begin_to_open(&mut self, shared: &Arc<Shared>, isid_bits: u32, job: Job) {
+        let (shared, number) = (shared.clone(), self.number);
+        match job {
+            Job::Connection { member, cid, pause } => self.arrivals.spawn(async move {
+                let rejoined = rejoin::rejoin(shared, number, member, cid, pause).await;
+                Arrival::Connection(rejoined)
+            }),
+            Job::Session { qualifier } => self.arrivals.spawn(async move {
+                let isid = Isid::random(isid_bits, qualifier);
+                Arrival::Session(extra::open(&shared, number, isid).await)
+            }),
+        };
+    }
+
+    /// Takes in what is opened while something else is done.
+    async fn meanwhile<T>(&mut self, shared: &Arc<Shared>, work: impl Future<Output = T>) -> T {
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                Some(Ok(arrival)) = self.arrivals.join_next() => self.arrived(shared, arrival),
+                outcome = &mut work => return outcome,
+            }
+        }
+    }
+
     /// Something was opened, or was not.
     fn arrived(&mut self, shared: &Arc<Shared>, arrival: Arrival) {
+        self.take_in(shared, arrival);
+        shared.settled.notify_waiters();
+    }
+
+    fn take_in(&mut self, shared: &Arc<Shared>, arrival: Arrival) {
         let number = self.number;
         let (member, link) = match arrival {
             Arrival::Connection(rejoined) => {
@@ -136,10 +157,9 @@ pub(super) async fn bring_up(
     let portal = &shared.url.portal;
     let limit = shared.config.login_timeout;
     let timed_out = || ConnectError::TimedOut { portal: portal.clone(), seconds: limit.as_secs() };
+    let began = shared.now();
     let opening = tokio::time::timeout(limit, establish(shared, isid_bits));
     let Opening { groups, joining } = opening.await.map_err(|_| timed_out())??;
-    // Where the first session was accepted.
-    let home = groups.first().map_or_else(|| portal.clone(), |group| group.home.portal.clone());
     let (mut members, mut links) = (Vec::new(), Vec::new());
     for (index, group) in groups.into_iter().enumerate() {
         let mut member = Member::new(group.session, group.home.isid);
@@ -150,24 +170,28 @@ pub(super) async fn bring_up(
         members.push(member);
     }
     let sessions = members.len();
+    if let Some(first) = members.first_mut() {
+        first.rejoining.clone_from(&joining);
+    }
     let now = shared.now();
-    let incarnation = shared.with(|state, batch| state.begin(members, now, batch));
+    let incarnation = shared.with(|state, batch| {
+        state.gather(now + now.since(began));
+        state.begin(members, now, batch)
+    });
     let mut drivers = Incarnation::new(incarnation);
     for (member, id, stream, params) in links {
         drivers.drive(shared, member, id, stream, params);
     }
     shared.timers.notify_one();
     // Both take some round trips, and neither needs the other.
-    let joins = joining.iter().map(|identity| rejoin::join(shared, 0, &home, identity));
-    let probing = async {
-        let probing = tokio::time::timeout(limit, probe(shared, incarnation, sessions));
-        probing.await.map_err(|_| timed_out())?
-    };
-    let (unit, joined) = tokio::try_join!(probing, async { Ok(join_all(joins).await) })?;
-    for joined in joined {
-        drivers.arrived(shared, Arrival::Connection(joined));
+    for cid in joining {
+        let job = Job::Connection { member: 0, cid, pause: Duration::ZERO };
+        drivers.begin_to_open(shared, isid_bits, job);
     }
-    replay(&Prober { shared, incarnation, member: 0 }, &unit).await?;
+    let probing = tokio::time::timeout(limit, probe(shared, incarnation, sessions));
+    let unit = probing.await.map_err(|_| timed_out())??;
+    let prober = Prober { shared, incarnation, member: 0 };
+    drivers.meanwhile(shared, replay(&prober, &unit)).await?;
     shared.with(|state, batch| state.open(batch));
     shared.settled.notify_waiters();
     Ok(drivers)

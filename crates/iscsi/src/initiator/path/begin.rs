@@ -51,7 +51,7 @@ impl Controller {
         choose_stride(shared, &view, &connections);
         self.rtt_s = shortest(&connections).unwrap_or_default().as_secs_f64();
         self.incarnation = Some(view.incarnation);
-        self.begin_with(shared, view.peer(), view.open, shared.now());
+        self.begin_with(shared, view.peer(), view.open + view.opening, shared.now());
     }
 
     /// The sessions have ended: those that come after them begin as on a new path, with small

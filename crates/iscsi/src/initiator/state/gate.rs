@@ -11,6 +11,11 @@ use crate::initiator::cdb;
 use crate::initiator::member::Member;
 use crate::initiator::op::{Asked, Origin, Slot, Task};
 
+/// Payload that an open connection may have under way while others are still being opened, in
+/// bytes: what goes over one that has just begun in two or three round trips (RFC 6928). More would
+/// stand behind it when the others could carry it.
+const GATHERING_BYTES: u64 = 64 << 10;
+
 impl State {
     /// Sends a user's command now, or keeps it for later.
     pub(in crate::initiator) fn enqueue(
@@ -52,7 +57,22 @@ impl State {
     /// As much is under way as may be. One command always may.
     fn is_full(&self) -> bool {
         let bytes = |window: u64| self.in_flight > 0 && self.outstanding_bytes() >= window;
-        self.in_flight >= self.limit || self.window.is_some_and(bytes)
+        self.in_flight >= self.limit
+            || self.window.is_some_and(bytes)
+            || self.gathering().is_some_and(bytes)
+    }
+
+    /// The first number of connections is there at this time at the latest, unless packets are
+    /// lost.
+    pub(in crate::initiator) fn gather(&mut self, until: Instant) {
+        self.gathers_until = until;
+    }
+
+    /// What may be under way while the first connections come in, in bytes. Commands go out as soon
+    /// as one connection is there, but not all of them over that one.
+    fn gathering(&self) -> Option<u64> {
+        let gathers = self.connections_opening() > 0 && self.now() < self.gathers_until;
+        gathers.then(|| GATHERING_BYTES * u64::from(self.connections_open()))
     }
 
     /// Payload of unfinished commands.

@@ -425,6 +425,33 @@ fn connections_that_are_opened_together_wait_together() {
 }
 
 #[test]
+fn what_goes_before_the_first_connections_are_there_is_little() {
+    let mut rig = Rig::new(100);
+    let ask = |rig: &mut Rig| {
+        for lba in 0..5 {
+            let mut read = command(Lun(0), [0; 16]);
+            (read.cdb[4], read.data_in_len) = (lba, 32 << 10);
+            rig.state.enqueue(read, a_task(Effect::None), &mut rig.batch);
+        }
+    };
+    rig.state.members[0].rejoining = vec![Cid(2), Cid(3)];
+    rig.state.gather(at(1000));
+    ask(&mut rig);
+    let sent = rig.sent();
+    assert_eq!(sent.len(), 2, "64 KiB over the one that there is");
+    rig.answer(sent[0].1, 0);
+    assert_eq!(rig.sent().len(), 1);
+    // One that never comes is not waited for.
+    rig.state.gather(at(0));
+    rig.answer(sent[1].1, 0);
+    assert_eq!(rig.sent().len(), 2);
+    rig.state.gather(at(1000));
+    rig.state.members[0].rejoining.clear();
+    ask(&mut rig);
+    assert_eq!(rig.sent().len(), 5, "all are there");
+}
+
+#[test]
 fn a_newer_write_waits_for_one_that_was_given_up() {
     let mut rig = Rig::new(8);
     rig.send(1, write_effect(512));
