@@ -1,7 +1,7 @@
 # Every target does its own set-up (scripts/setup) and can be run first on a fresh machine.
 # `build` and `install` install no package.
 .DEFAULT_GOAL := build
-.PHONY: help setup setup-build setup-demo setup-test build install uninstall site wheel demo check test soak bench bench-wheel lab lab-stale fuzz lint fmt clean
+.PHONY: help setup setup-build setup-demo setup-media setup-test build install uninstall site wheel demo media-demo check test soak bench bench-wheel lab lab-stale fuzz lint fmt clean
 
 CARGO ?= cargo
 PY := .venv/bin/python
@@ -19,6 +19,9 @@ setup-build:
 
 setup-demo:
 	@scripts/setup demo
+
+setup-media:
+	@scripts/setup media
 
 setup-test:
 	@scripts/setup test
@@ -42,6 +45,11 @@ wheel: setup-build ## the Python package, target/wheels/enkaku-*.whl (maturin, b
 
 demo: setup-demo build ## a file over 1 Gbit/s, RTT 50 ms and back: plain TCP, stock iSCSI, enkaku
 	$(PY) -m enkaku_lab demo
+
+# WITH="--rtt 100ms --loss 1e-4 film.mp4" for another line, and videos of one's own.
+WITH ?=
+media-demo: setup-media build ## a disk at home, a page of its videos and an emulated line between: the page's address
+	@$(ENKAKU_BIN) media demo $(WITH)
 
 # ONLY="randread d32" for the rows with these words; BENCH_PEER="spdk:/path/to/iscsi_tgt" for one more target.
 ONLY ?=

@@ -65,7 +65,7 @@ def test_building_installs_no_package(tmp_path: Path):
     assert done.code == 0, done.stderr
     assert not (tmp_path / "called").exists()
     done = run([REPOSITORY / "scripts/setup", "everything"], check=False)
-    assert done.code == 2 and "build, demo, test and lab" in done.stderr
+    assert done.code == 2 and "build, demo, media, test and lab" in done.stderr
 
 
 def test_each_package_is_in_one_group_and_says_what_for():
@@ -78,6 +78,6 @@ def test_each_package_is_in_one_group_and_says_what_for():
             name, what = line.split(maxsplit=1)
             group.append(name)
             assert what
-    assert set(groups) == {"build", "demo", "test", "lab"}
+    assert set(groups) == {"build", "demo", "media", "test", "lab"}
     names = sum(groups.values(), [])
     assert len(names) == len(set(names))

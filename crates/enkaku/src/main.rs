@@ -84,7 +84,7 @@ fn main() -> ExitCode {
         Command::Copy(args) => cmd::run_async(cmd::copy::run(args)),
         Command::Ls(args) => cmd::run_async(cmd::ls::run(args)),
         Command::Cat(args) => cmd::run_async(cmd::cat::run(args)),
-        Command::Media(args) => cmd::run_async(cmd::media::run(args)),
+        Command::Media(args) => cmd::media::run(args),
         Command::Bench(args) => cmd::run_async(cmd::bench::run(args)),
         Command::Attach(args) => cmd::run_async(cmd::attach::run(args)),
         Command::Detach(args) => cmd::run_async(cmd::detach::run(args)),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -243,6 +244,17 @@ impl Lab {
         // SAFETY: `enter` only makes system calls, which is allowed between fork and exec.
         unsafe { command.pre_exec(enter) };
         command
+    }
+
+    /// A connection to an address as it is seen at one end, without a delay if it is that end's
+    /// own.
+    ///
+    /// # Errors
+    /// When nobody listens there, or the lab has no such end.
+    pub fn connect(&self, end: End, to: SocketAddr) -> io::Result<TcpStream> {
+        let index = self.index(end).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let connected = self.namespaces[index].run(|| Ok(TcpStream::connect(to)));
+        connected.map_err(io::Error::other)?
     }
 
     /// Which namespace an end is.

@@ -1,5 +1,6 @@
 //! `enkaku media`: videos of volumes on a page.
 
+mod demo;
 mod directory;
 mod share;
 mod uplink;
@@ -24,7 +25,9 @@ use wanlab::units;
 
 use self::directory::{SourceArgs, ToldArgs};
 use super::remote::{initiator_name, parse_location};
-use super::{Usage, complain, image, one_line, read_secret, say, socket_address, stop_signal};
+use super::{
+    Usage, complain, image, one_line, read_secret, run_async, say, socket_address, stop_signal,
+};
 
 /// Port that is listened on unless another one is named.
 const PORT: u16 = 8080;
@@ -47,6 +50,7 @@ enum Command {
     User(user::Args),
     Share(share::Args),
     Uplink(uplink::Args),
+    Demo(Box<demo::Args>),
 }
 
 /// Serves the page of a catalogue, and its videos, until interrupted.
@@ -191,14 +195,15 @@ fn parse_volume(text: &str) -> Result<Place, String> {
     }
 }
 
-/// Runs the command.
-pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+/// Runs the command; call it before the process has a second thread.
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
-        Command::Serve(args) => serve(args).await,
-        Command::Publish(args) => publish_all(args).await,
+        Command::Serve(args) => run_async(serve(args)),
+        Command::Publish(args) => run_async(publish_all(args)),
         Command::User(args) => user::run(args),
         Command::Share(args) => share::run(&args),
         Command::Uplink(args) => uplink::run(args),
+        Command::Demo(args) => demo::run(&args),
     }
 }
 
