@@ -16,24 +16,46 @@ const BYTES: u64 = 4 << 20;
 /// Bytes that are read for each question; shorter reads share one.
 pub(crate) const EACH: u64 = 256 << 10;
 
-/// The device as a new stream reads from it, with a question for so many bytes, [`EACH`].
-pub(crate) fn escorted(
-    device: Device,
-    marks: &Arc<Marks>,
-    escort: &Arc<Escort>,
-    each: u64,
-) -> Device {
-    let (marks, escort, bytes) = (Arc::clone(marks), Arc::clone(escort), AtomicU64::new(0));
-    Arc::new(ReadOnlyLayer::new(Escorted { device, marks, escort, each, bytes }))
+/// The device as a new stream reads from it, with its questions.
+pub(crate) fn escorted(device: Device, questions: &Arc<Questions>) -> Device {
+    Arc::new(ReadOnlyLayer::new(Escorted { device, questions: Arc::clone(questions) }))
 }
 
-struct Escorted {
-    device: Device,
+/// The questions of a stream: one for so many bytes, [`EACH`].
+pub(crate) struct Questions {
     marks: Arc<Marks>,
     escort: Arc<Escort>,
     each: u64,
     /// Read so far.
     bytes: AtomicU64,
+}
+
+struct Escorted {
+    device: Device,
+    questions: Arc<Questions>,
+}
+
+impl Questions {
+    pub(crate) fn new(marks: &Arc<Marks>, escort: &Arc<Escort>, each: u64) -> Arc<Self> {
+        let (marks, escort) = (Arc::clone(marks), Arc::clone(escort));
+        Arc::new(Self { marks, escort, each, bytes: AtomicU64::new(0) })
+    }
+
+    /// So much more is being read.
+    fn read(&self, len: u64) {
+        let before = self.bytes.fetch_add(len, Ordering::Relaxed);
+        let is_next = before == 0 || before / self.each < (before + len) / self.each;
+        if is_next && before < BYTES {
+            self.marks.ask_behind(&self.escort);
+        }
+    }
+
+    /// So much is wanted, and somebody else has begun to read it before.
+    pub(crate) fn met(&self, len: u64) {
+        if self.bytes.fetch_add(len, Ordering::Relaxed) == 0 {
+            self.marks.ask_behind(&self.escort);
+        }
+    }
 }
 
 impl Reads for Escorted {
@@ -43,12 +65,8 @@ impl Reads for Escorted {
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Buf> {
         let len = buf.len() as u64;
-        let before = self.bytes.fetch_add(len, Ordering::Relaxed);
         let read = self.device.read(offset, buf);
-        let is_next = before == 0 || before / self.each < (before + len) / self.each;
-        if is_next && before < BYTES {
-            self.marks.ask_behind(&self.escort);
-        }
+        self.questions.read(len);
         read
     }
 

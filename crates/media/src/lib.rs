@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod ahead;
 mod answers;
 mod aside;
 mod body;

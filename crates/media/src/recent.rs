@@ -59,10 +59,15 @@ enum Found {
 
 impl Recent {
     /// The device as the reader of this version of a file shares it with others: another text for
-    /// other content.
-    pub(crate) fn shared(&self, device: Device, version: &str) -> Device {
-        let (recent, version) = (self.clone(), version.into());
-        Arc::new(ReadOnlyLayer::new(Sharing { device, recent, version }))
+    /// other content. `met` is told of bytes that he wants and others have begun to read.
+    pub(crate) fn shared(
+        &self,
+        device: Device,
+        version: &str,
+        met: impl Fn(u64) + Send + Sync + 'static,
+    ) -> Device {
+        let (recent, version, met) = (self.clone(), version.into(), Arc::new(met));
+        Arc::new(ReadOnlyLayer::new(Sharing { device, recent, version, met }))
     }
 
     /// The volume is at this moment, or was when somebody asked. Of a greater one than before,
@@ -176,6 +181,7 @@ struct Sharing {
     device: Device,
     recent: Recent,
     version: Arc<str>,
+    met: Arc<dyn Fn(u64) + Send + Sync>,
 }
 
 impl Reads for Sharing {
@@ -185,15 +191,19 @@ impl Reads for Sharing {
 
     fn read(&self, offset: u64, mut buf: Buf) -> Io<Buf> {
         let (recent, key) = (self.recent.clone(), (Arc::clone(&self.version), offset));
-        let device = Arc::clone(&self.device);
+        let (device, met) = (Arc::clone(&self.device), Arc::clone(&self.met));
         Io::later(async move {
-            let len = buf.len();
+            let (len, mut is_met) = (buf.len(), true);
             let read = || -> Coming {
+                is_met = false;
                 Box::pin(async move {
                     device.read(offset, Buf::new(len)).await.map(Buf::freeze).map_err(Arc::new)
                 })
             };
             let (at, found, moment) = recent.find(key.clone(), len as u64, read);
+            if is_met {
+                met(len as u64);
+            }
             let bytes = match found {
                 Found::Here(bytes) => bytes,
                 Found::Coming(coming) => {
@@ -257,7 +267,7 @@ mod tests {
         fn file(&self, version: &str) -> FileReader {
             let extent = FileExtent { offset: 0, len: 20 << 20, at: Some(PIECE + 4096) };
             let config = ReadConfig { bytes_max: 2 << 20, ..ReadConfig::default() };
-            let device = self.recent.shared(Arc::clone(&self.disk.device), version);
+            let device = self.recent.shared(Arc::clone(&self.disk.device), version, |_| {});
             FileReader::new(device, vec![extent]).with_config(config)
         }
 

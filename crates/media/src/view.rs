@@ -17,13 +17,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use block::Device;
 use bytes::Bytes;
 use files::{Entry, FileExtent, FileReader, Mounted, Volume as FileSystem};
 use tokio::sync::RwLock;
 use tokio::time::Instant;
 
-use crate::escort::{EACH, escorted};
+use crate::escort::{EACH, Questions};
 use crate::recent::Recent;
 use crate::writers::{Escort, Look, Marks};
 
@@ -180,9 +179,9 @@ impl View {
         Some(Found { entry, file, moment: content.moment })
     }
 
-    /// The device with the questions of a stream behind its first reads.
-    pub(crate) fn escorted(&self, device: Device, escort: &Arc<Escort>) -> Device {
-        escorted(device, &self.marks, escort, EACH)
+    /// The questions of a stream behind its first reads.
+    pub(crate) fn questions(&self, escort: &Arc<Escort>) -> Arc<Questions> {
+        Questions::new(&self.marks, escort, EACH)
     }
 
     /// What a folder has, or the one file that a path leads to.

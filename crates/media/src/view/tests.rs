@@ -16,6 +16,7 @@ use block::{BlockDevice, Buf, Device, DeviceInfo, Extent, Io, WriteFlags};
 use files::{ReadConfig, Table};
 
 use super::*;
+use crate::escort::escorted;
 use crate::writers::{Answer, AnswerBehind, Asked, Covers, Told};
 
 const SECTOR: usize = 512;
@@ -446,8 +447,12 @@ impl Viewer {
         let recent = self.view.recent();
         let is_escorted = self.dice.roll(2) == 0;
         let share = |far| match is_escorted {
-            true => recent.shared(escorted(far, &self.view.marks, &escort, 512), &version),
-            false => recent.shared(far, &version),
+            true => {
+                let questions = Questions::new(&self.view.marks, &escort, 512);
+                let far = escorted(far, &questions);
+                recent.shared(far, &version, move |len| questions.met(len))
+            }
+            false => recent.shared(far, &version, |_| {}),
         };
         let file = found.file.with_config(config).through(share);
         let mut reading = file.read(0..file.size());
