@@ -222,7 +222,7 @@ impl View {
     /// # Errors
     /// The volume does not answer.
     pub(crate) async fn is_still_at(&self, sending: &Sending) -> Result<bool, Trouble> {
-        let look = match sending.escort.look().await {
+        let look = match self.marks.look_behind(&sending.escort).await {
             Some(look) => Some(self.noted(look)),
             None => self.fresh().await?,
         };

@@ -17,7 +17,7 @@ use files::{ReadConfig, Table};
 
 use super::*;
 use crate::escort::escorted;
-use crate::writers::{Answer, AnswerBehind, Asked, Covers, Told};
+use crate::writers::{Answer, AnswerBehind, Asked, Told};
 
 const SECTOR: usize = 512;
 /// One cluster is a sector; so many make it a FAT16.
@@ -109,9 +109,12 @@ impl Asked for Counts {
             tokio::time::sleep(counts.latency()).await;
             let told = Told { moment, is_reserved: false, is_untouched: moment == 0 };
             let is_credulous = counts.is_credulous.load(SeqCst);
-            let covers: Covers = Arc::new(move || is_credulous || counts.order().read < number);
-            Ok((told, covers))
+            Ok((told, if is_credulous { u64::MAX } else { number }))
         }))
+    }
+
+    fn reads_ended(&self) -> Option<u64> {
+        Some(self.order().read)
     }
 }
 
@@ -470,7 +473,7 @@ impl Viewer {
             }
             let moment = sending.moment;
             let is_careless = self.mistake == Some(Mistake::Careless);
-            let is_told = is_escorted && escort.look().await.is_some();
+            let is_told = is_escorted && self.view.marks.look_behind(&escort).await.is_some();
             self.seen.borrow_mut().escorted += u64::from(is_told);
             if !is_careless && !self.view.is_still_at(&sending).await.unwrap() {
                 match self.view.look_again(&mut sending).await {
