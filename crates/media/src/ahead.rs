@@ -21,8 +21,10 @@ const BEGINNING: u64 = 64 << 10;
 const INDEX_MAX: u64 = 8 << 20;
 /// Browsers ask from a multiple of so many bytes on: Chromium's MultiBuffer has blocks of 32 KiB.
 const BLOCK: u64 = 32 << 10;
-/// Bytes of pictures that are read behind the index, which a player asks for next.
-const PICTURES: u64 = 1 << 20;
+/// Bytes of pictures that are read with the index, which a player asks for next, and of those that
+/// are read when it has come.
+const PICTURES: u64 = 192 << 10;
+const MORE: u64 = 1 << 20;
 /// How long all of it may take.
 const TIME_MAX: Duration = Duration::from_secs(15);
 /// Most of them at once.
@@ -38,7 +40,8 @@ pub(crate) fn read_ahead(
     lease: &Arc<Lease>,
 ) {
     let (file, size) = (resource.file().clone(), resource.file().size());
-    let is_behind = |at: &u64| *at > BEGINNING + PICTURES && *at < size && size - at <= INDEX_MAX;
+    let (pictures, more) = (BEGINNING + PICTURES, BEGINNING + PICTURES + MORE);
+    let is_behind = |at: &u64| *at > more && *at < size && size - at <= INDEX_MAX;
     let Some(index_at) = index_at.filter(is_behind) else { return };
     let Ok(place) = Arc::clone(places).try_acquire_owned() else { return };
     let Some(index_came) = body.hold_back(BEGINNING) else { return };
@@ -51,8 +54,9 @@ pub(crate) fn read_ahead(
         };
         let work = async {
             // In this order: the beginning is what is waited for first.
-            tokio::join!(biased; read(&file, 0..BEGINNING), index);
-            read(&file, BEGINNING..BEGINNING + PICTURES).await;
+            let first = read(&file, 0..BEGINNING);
+            tokio::join!(biased; first, index, read(&file, BEGINNING..pictures));
+            read(&file, pictures..more).await;
         };
         let _ = tokio::time::timeout(TIME_MAX, work).await; // then a player does it by himself
         drop((place, lease));

@@ -2,7 +2,8 @@
 //! them, who has clicked or looks for another place; later ones come before they are needed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use block::layer::{ReadOnlyLayer, Reads};
 use block::{Buf, Device, DeviceInfo, Extent, Io};
@@ -16,6 +17,10 @@ const BYTES: u64 = 4 << 20;
 /// Bytes that are read for each question; shorter reads share one.
 pub(crate) const EACH: u64 = 256 << 10;
 
+/// Reads that are asked for together are asked for within this time: then there is a question behind
+/// the last of them, too.
+const TOGETHER: Duration = Duration::from_millis(1);
+
 /// The device as a new stream reads from it, with its questions.
 pub(crate) fn escorted(device: Device, questions: &Arc<Questions>) -> Device {
     Arc::new(ReadOnlyLayer::new(Escorted { device, questions: Arc::clone(questions) }))
@@ -28,6 +33,8 @@ pub(crate) struct Questions {
     each: u64,
     /// Read so far.
     bytes: AtomicU64,
+    /// There is a read without a question behind it, which is going to be asked.
+    is_due: AtomicBool,
 }
 
 struct Escorted {
@@ -38,15 +45,27 @@ struct Escorted {
 impl Questions {
     pub(crate) fn new(marks: &Arc<Marks>, escort: &Arc<Escort>, each: u64) -> Arc<Self> {
         let (marks, escort) = (Arc::clone(marks), Arc::clone(escort));
-        Arc::new(Self { marks, escort, each, bytes: AtomicU64::new(0) })
+        let (bytes, is_due) = (AtomicU64::new(0), AtomicBool::new(false));
+        Arc::new(Self { marks, escort, each, bytes, is_due })
     }
 
     /// So much more is being read.
-    fn read(&self, len: u64) {
+    fn read(self: &Arc<Self>, len: u64) {
         let before = self.bytes.fetch_add(len, Ordering::Relaxed);
-        let is_next = before == 0 || before / self.each < (before + len) / self.each;
-        if is_next && before < BYTES {
+        if before >= BYTES {
+            return;
+        }
+        if before == 0 || before / self.each < (before + len) / self.each {
+            self.is_due.store(false, Ordering::Relaxed);
             self.marks.ask_behind(&self.escort);
+        } else if !self.is_due.swap(true, Ordering::Relaxed) {
+            let questions = Arc::clone(self);
+            tokio::spawn(async move {
+                tokio::time::sleep(TOGETHER).await;
+                if questions.is_due.swap(false, Ordering::Relaxed) {
+                    questions.marks.ask_behind(&questions.escort);
+                }
+            });
         }
     }
 
