@@ -8,6 +8,7 @@ use std::time::Duration;
 use block::layer::{ReadOnlyLayer, Reads};
 use block::{Buf, Device, DeviceInfo, Extent, Io};
 
+use crate::recent::Reader;
 use crate::writers::{Escort, Marks};
 
 /// Bytes of a stream that are read so: what a player wants before it shows a frame, a group of
@@ -68,12 +69,21 @@ impl Questions {
             });
         }
     }
+}
 
-    /// So much is wanted, and somebody else has begun to read it before.
-    pub(crate) fn met(&self, len: u64) {
+impl Reader for Questions {
+    fn met(&self, len: u64) {
         if self.bytes.fetch_add(len, Ordering::Relaxed) == 0 {
             self.marks.ask_behind(&self.escort);
         }
+    }
+
+    fn place(&self) -> u64 {
+        self.marks.reads_ended()
+    }
+
+    fn came(&self, place: u64) {
+        self.escort.came(place);
     }
 }
 

@@ -112,6 +112,15 @@ struct Last {
 #[derive(Default)]
 pub(crate) struct Escort {
     under_way: AtomicUsize,
+    /// The greatest place of a read that had ended when the last of what the stream has came.
+    place: AtomicU64,
+}
+
+impl Escort {
+    /// Something came for the stream when this was the greatest place.
+    pub(crate) fn came(&self, place: u64) {
+        self.place.fetch_max(place, Ordering::AcqRel);
+    }
 }
 
 impl Marks {
@@ -181,11 +190,18 @@ impl Marks {
         }
     }
 
-    /// How the volume was behind all that has been read of it by now, as a question behind reads
-    /// has told a moment ago, or one of this stream's is about to; `None` where that is still to be
-    /// asked. What is read meanwhile is another matter.
+    /// The greatest place of a read that has ended by now; the greatest of all where places tell
+    /// nothing.
+    pub(crate) fn reads_ended(&self) -> u64 {
+        self.asked.as_ref().and_then(|asked| asked.reads_ended()).unwrap_or(u64::MAX)
+    }
+
+    /// How the volume was behind all that has come for a stream by now, as a question behind reads
+    /// has told a moment ago, or one of the stream's is about to; `None` where that is still to be
+    /// asked. What comes meanwhile is another matter.
     pub(crate) async fn look_behind(&self, escort: &Escort) -> Option<Look> {
-        let ended = self.asked.as_ref()?.reads_ended()?;
+        // Of a stream for which nothing has come, it is not known what would have to be covered.
+        let ended = Some(escort.place.load(Ordering::Acquire)).filter(|place| *place > 0)?;
         loop {
             let answered = self.answered.notified();
             tokio::pin!(answered);

@@ -453,9 +453,12 @@ impl Viewer {
             true => {
                 let questions = Questions::new(&self.view.marks, &escort, 512);
                 let far = escorted(far, &questions);
-                recent.shared(far, &version, move |len| questions.met(len))
+                recent.shared(far, &version, questions)
             }
-            false => recent.shared(far, &version, |_| {}),
+            false => {
+                let questions = Questions::new(&self.view.marks, &Arc::default(), 512);
+                recent.shared(far, &version, questions)
+            }
         };
         let file = found.file.with_config(config).through(share);
         let mut reading = file.read(0..file.size());
