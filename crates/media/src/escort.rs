@@ -18,8 +18,8 @@ const BYTES: u64 = 4 << 20;
 /// Bytes that are read for each question; shorter reads share one.
 pub(crate) const EACH: u64 = 256 << 10;
 
-/// Reads that are asked for together are asked for within this time: then there is a question behind
-/// the last of them, too.
+/// Reads that are asked for together are asked for within this time: then there is a question
+/// behind the last of them, too.
 const TOGETHER: Duration = Duration::from_millis(1);
 
 /// The device as a new stream reads from it, with its questions.

@@ -110,7 +110,11 @@ impl RemoteDisk {
             let Answers { counts, is_reserved, cmd_sn } = questions.answers().await?;
             let cmd_sn = cmd_sn.filter(|_| disk.shared().session() == session);
             let Some(cmd_sn) = cmd_sn else { return Err(session_ended()) };
-            let place = disk.shared().lock().places.of(cmd_sn);
+            let mut state = disk.shared().lock();
+            if !state.places.tell() {
+                return Err(session_ended()); // another one has begun beside it
+            }
+            let place = state.places.of(cmd_sn);
             Ok((WriteMark { session, counts, is_reserved }, place))
         }))
     }
@@ -127,7 +131,7 @@ impl RemoteDisk {
         let state = self.shared().lock();
         let [member] = &state.members[..] else { return false };
         let level = member.session.params().error_recovery_level;
-        state.places.are_kept == Some(true) && level == 0
+        state.places.tell() && level == 0
     }
 
     /// Finds out whether the unit keeps to attributes, if that is not known.

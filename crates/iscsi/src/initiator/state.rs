@@ -223,10 +223,6 @@ impl State {
         batch: &mut Batch,
     ) {
         self.keep_memory(batch);
-        let is_alone = self.members.len() == 1;
-        if !is_alone {
-            self.places.are_kept = Some(false);
-        }
         let Some(member) = self.members.get_mut(index) else { return };
         let (mut ended, mut senses, mut returned) = (None, Vec::new(), Vec::new());
         let finished_before = batch.finished.len();
@@ -234,8 +230,6 @@ impl State {
             match event {
                 Event::TaskDone { command, mut context, outcome, cmd_sn, .. } => {
                     self.in_flight -= 1;
-                    // Another session counts for itself.
-                    let cmd_sn = cmd_sn.filter(|_| is_alone);
                     self.places.note(&command, &mut context, cmd_sn);
                     abandoned::note_returned(&mut self.abandoned, &context.slot);
                     batch.finished.push((command, context, outcome));
@@ -324,7 +318,7 @@ impl State {
         self.growth.sessions_opening = 0;
         self.ended = None;
         self.carried = false;
-        self.places.begin();
+        self.places.begin(self.members.len());
         if !self.requeued.is_empty() {
             let commands = self.requeued.len();
             tracing::info!("session recovery: {commands} commands re-issued");

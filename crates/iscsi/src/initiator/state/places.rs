@@ -17,6 +17,8 @@ const APART: u64 = 1 << 33;
 pub(in crate::initiator) struct Places {
     /// The unit keeps to the ORDERED attribute, once it was asked.
     pub(in crate::initiator) are_kept: Option<bool>,
+    /// There is more than one session, and each numbers its commands for itself.
+    is_mixed: bool,
     /// The youngest command of the session that has ended, and its place.
     latest: Option<(CmdSn, u64)>,
     /// The place of the first command that ends.
@@ -27,20 +29,32 @@ pub(in crate::initiator) struct Places {
 
 impl Default for Places {
     fn default() -> Self {
-        Self { are_kept: None, latest: None, first: APART, read_latest: 0 }
+        Self { are_kept: None, is_mixed: false, latest: None, first: APART, read_latest: 0 }
     }
 }
 
 impl Places {
-    /// Another session numbers its commands anew, with a unit that may be another.
-    pub(super) fn begin(&mut self) {
+    /// Other sessions number their commands anew, with a unit that may be another.
+    pub(super) fn begin(&mut self, sessions: usize) {
+        self.is_mixed = sessions != 1;
         self.first = self.latest.map_or(self.first, |(_, place)| place) + APART;
         (self.are_kept, self.latest) = (None, None);
+    }
+
+    /// One more session.
+    pub(in crate::initiator) fn mix(&mut self) {
+        self.is_mixed = true;
+    }
+
+    /// They tell what was carried out before what.
+    pub(in crate::initiator) fn tell(&self) -> bool {
+        self.are_kept == Some(true) && !self.is_mixed
     }
 
     /// A command has ended that had this number.
     pub(super) fn note(&mut self, command: &Command, task: &mut Asked, cmd_sn: Option<CmdSn>) {
         task.cmd_sn = cmd_sn;
+        let cmd_sn = cmd_sn.filter(|_| !self.is_mixed);
         let Some(place) = cmd_sn.map(|cmd_sn| self.of(cmd_sn)) else { return };
         if task.origin == Origin::User && command.data_in_len > 0 {
             self.read_latest = self.read_latest.max(place);
@@ -110,7 +124,7 @@ mod tests {
         note(&mut places, Origin::UserShort, 192, 21);
         assert!(is_behind(&mut places, 8), "these brought nothing of the medium");
         // Whatever numbers the next session has, its commands are younger.
-        places.begin();
+        places.begin(1);
         assert!(is_behind(&mut places, 3));
         note(&mut places, Origin::User, 512, 2);
         assert!(is_behind(&mut places, 3) && !is_behind(&mut places, 1));

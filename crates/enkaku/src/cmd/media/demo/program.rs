@@ -1,5 +1,5 @@
-//! Programs of the demo: this one, in another role, at one end of the line. What they say is kept in
-//! a log each, and the last of it is told when one ends that should not.
+//! Programs of the demo: this one, in another role, at one end of the line. What they say is kept
+//! in a log each, and the last of it is told when one ends that should not.
 
 use std::ffi::OsString;
 use std::fs::File;
