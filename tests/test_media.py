@@ -164,40 +164,6 @@ def test_eight_who_watch_the_same_get_it_over_the_line_once(
         assert read_bytes(target) - before <= 1.2 * len(content)
 
 
-def test_an_index_that_is_behind_is_read_ahead_and_once(tmp_path: Path):
-    """As browsers ask: for all of it, of which they take the beginning, and then from a multiple of
-    32 KiB before the index on."""
-    film = random.Random(2).randbytes(24 * MIB + 12_345)
-    index_at = len(film) - 700_001
-    files = tmp_path / "files"
-    files.mkdir()
-    (files / "film.mp4").write_bytes(film)
-    disk = fs.ext(tmp_path / "disk.img", 40 * MIB, files)
-    catalogue = tmp_path / "catalogue.toml"
-    with enkaku.serve([disk], tmp_path, options=["--read-only"]) as target:
-        catalogue.write_text(
-            f'[[home]]\nname = "attic"\nvolume = "{target.url()}"\n\n[[video]]\ntitle = "film"\n'
-            f'home = "attic"\npath = "/film.mp4"\nindex_at = {index_at}\n'
-        )
-        with serve(catalogue) as page:
-            src = page.video()["src"]
-            assert page.curl(src, "--range", "7-8")[1] == film[7:9]
-            before = read_bytes(target)
-            with socket.create_connection(("127.0.0.1", page.port), timeout=30) as player:
-                player.sendall(f"GET {src} HTTP/1.1\r\nHost: localhost\r\nRange: bytes=0-\r\n\r\n".encode())
-                answer = b""
-                while len(answer.partition(b"\r\n\r\n")[2]) < 60_000:
-                    answer += player.recv(4096)
-            assert answer.partition(b"\r\n\r\n")[2] == film[: len(answer.partition(b"\r\n\r\n")[2])]
-            begin = index_at // 32768 * 32768
-            assert page.curl(src, "--range", f"{begin}-") == (206, film[begin:])
-            assert page.curl(src, "--range", "65536-262143") == (206, film[65536:262144])
-            read = read_bytes(target) - before
-            assert read <= 65536 + (len(film) - begin) + MIB + 512 * 1024, read
-            # Who takes all of it, one after the other, gets that.
-            assert page.curl(src) == (200, film)
-
-
 def test_enemies_get_nothing(catalogue: Path, tmp_path: Path):
     (tmp_path / "secret").write_text("secret")
     with serve(catalogue) as page:

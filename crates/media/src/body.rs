@@ -10,7 +10,6 @@ use block::BlockError;
 use bytes::Bytes;
 use files::{Error, FileReader, ReadConfig, Reading};
 use hyper::body::{Body, Frame, SizeHint};
-use tokio::sync::oneshot;
 
 /// Asked for at the start: half a second of video, and what a player that looks only at the index
 /// takes.
@@ -76,8 +75,6 @@ pub(crate) enum Segment {
     Text(Bytes),
     /// A part of the file.
     Part(Range<u64>),
-    /// What follows is not read before this is told, or whoever should tell it has gone.
-    Until(oneshot::Receiver<()>),
 }
 
 impl FileBody {
@@ -115,21 +112,6 @@ impl FileBody {
             Poll::Ready(confirmed.is_ok() && is_there)
         })
         .await
-    }
-
-    /// Has what is behind the first bytes of the file wait until somebody says so. None: the body
-    /// does not begin with them, or has no more.
-    pub(crate) fn hold_back(&mut self, first: u64) -> Option<oneshot::Sender<()>> {
-        let Some(Segment::Part(part)) = self.segments.front() else { return None };
-        let part = part.clone();
-        if part.start != 0 || part.end <= first || self.reading.is_some() {
-            return None;
-        }
-        let (go_on, told) = oneshot::channel();
-        self.segments.pop_front();
-        let parts = [Segment::Part(first..part.end), Segment::Until(told), Segment::Part(0..first)];
-        parts.into_iter().for_each(|segment| self.segments.push_front(segment));
-        Some(go_on)
     }
 
     /// Bytes that are left.
@@ -175,12 +157,6 @@ impl FileBody {
             match self.segments.pop_front() {
                 Some(Segment::Text(text)) => self.held.push(text),
                 Some(Segment::Part(part)) => self.reading = Some(self.file.read(part)),
-                Some(Segment::Until(mut told)) => {
-                    if Pin::new(&mut told).poll(context).is_pending() {
-                        self.segments.push_front(Segment::Until(told));
-                        return;
-                    }
-                }
                 None => self.held.end = Some(Ok(())),
             }
         }
@@ -227,7 +203,6 @@ impl Segment {
         match self {
             Self::Text(text) => text.len() as u64,
             Self::Part(part) => part.end.saturating_sub(part.start),
-            Self::Until(_) => 0,
         }
     }
 }
@@ -288,6 +263,7 @@ mod tests {
     use block::backend::MemoryDevice;
     use block::{BlockDevice, Device, WriteFlags};
     use files::FileExtent;
+    use tokio::sync::oneshot;
 
     use super::*;
 
@@ -368,28 +344,6 @@ mod tests {
         }
         assert!(matches!(poll(&mut body), Poll::Ready(None)));
         assert_eq!((all, body.left()), (SIZE, 0));
-    }
-
-    #[tokio::test]
-    async fn what_is_held_back_comes_when_that_is_told_or_nobody_can() {
-        for is_told in [true, false] {
-            let (body, lender) = lent().await;
-            let mut body = body;
-            let go_on = body.hold_back(100_000).unwrap();
-            assert!(body.hold_back(100_000).is_none(), "once");
-            assert!(poll(&mut body).is_pending());
-            lender.say(Ok(()));
-            assert_eq!((had(&mut body), body.left()), (100_000, SIZE - 100_000));
-            assert!(poll(&mut body).is_pending() && lender.asked() == 0);
-            if is_told {
-                go_on.send(()).unwrap();
-            } else {
-                drop(go_on);
-            }
-            assert!(poll(&mut body).is_pending());
-            lender.say(Ok(()));
-            assert!(had(&mut body) > 0);
-        }
     }
 
     #[tokio::test]

@@ -119,8 +119,6 @@ pub struct Video {
     pub duration_s: Option<f64>,
     /// How large its file is.
     pub bytes: Option<u64>,
-    /// Where in it its index begins, if it is an MP4 and that is known; in bytes.
-    pub index_at: Option<u64>,
     /// When it was recorded.
     pub recorded: Option<Recorded>,
     /// Container and codecs, as ffprobe calls them.
@@ -150,7 +148,6 @@ impl Video {
             tags: Vec::new(),
             duration_s: None,
             bytes: None,
-            index_at: None,
             recorded: None,
             container: None,
             video_codec: None,
@@ -285,7 +282,6 @@ subtitles = [{ path = "/films/kyoto.en.srt", language = "en", label = "English" 
 tags = ["Japan", "2024"]
 duration_s = 61.5
 bytes = 1_500_000_000
-index_at = 1_499_000_000
 recorded = 2023-04-02T10:00:00+09:00
 
 [[video]]
@@ -321,7 +317,6 @@ path = "boat.mkv"
         let recorded = kyoto.recorded.map(|recorded| recorded.to_string());
         assert_eq!(recorded.as_deref(), Some("2023-04-02T01:00:00Z"));
         assert_eq!(kyoto.bytes, Some(1_500_000_000));
-        assert_eq!(kyoto.index_at, Some(1_499_000_000));
         // As before there were these two.
         assert_eq!((catalogue.videos()[0].bytes, catalogue.videos()[0].recorded), (None, None));
         assert!(catalogue.video("x").is_none());

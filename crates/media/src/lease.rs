@@ -13,7 +13,6 @@ use tracing::warn;
 
 use crate::aside::aside;
 use crate::body::{Confirming, Holder};
-use crate::escort::escorted;
 use crate::home::{EDITED, Home, Off};
 use crate::opened::Opened;
 use crate::respond::Resource;
@@ -87,10 +86,9 @@ impl Lease {
         let sending = found.sending(path, &escort);
         let (resource, opened) = (self.resource(found), &self.opened);
         let (version, view) = (resource.version(), &opened.view);
-        let questions = view.questions(&escort);
         let share = |device| {
-            let device = opened.line.shared(escorted(device, &questions), &viewer);
-            view.recent().shared(device, &version, questions)
+            let device = opened.line.shared(view.escorted(device, &escort), &viewer);
+            view.recent().shared(device, &version)
         };
         (resource.through(share), sending)
     }

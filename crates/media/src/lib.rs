@@ -13,7 +13,6 @@
 #![forbid(unsafe_code)]
 
 mod access;
-mod ahead;
 mod answers;
 mod aside;
 mod body;

@@ -3,7 +3,6 @@
 
 mod edit;
 mod find;
-mod index;
 mod probe;
 mod seed;
 
@@ -18,7 +17,6 @@ use tokio::task::JoinHandle;
 
 use self::edit::{Edit, Entry};
 use self::find::{Candidate, find};
-use self::index::index_at;
 use self::probe::{Found, picture, probe};
 pub(crate) use self::seed::seed;
 use crate::catalogue::{Catalogue, CatalogueError, HomeSpec, Video};
@@ -277,7 +275,6 @@ async fn one(
         title: found.title.as_deref().unwrap_or(&candidate.title),
         found: &found,
         bytes: Some(bytes),
-        index_at: index_at(resource.file()).await,
         recorded: created.or_else(changed),
         poster,
         subtitles: &candidate.subtitles,

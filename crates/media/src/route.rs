@@ -16,7 +16,6 @@ use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::access::{Access, Who};
-use crate::ahead::read_ahead;
 use crate::answers::{Answer, content, elsewhere, json, later, nothing, own, page, text};
 use crate::catalogue::Video;
 use crate::home::{Absence, Off};
@@ -73,8 +72,6 @@ pub(crate) struct App {
     pub(crate) waiting: Semaphore,
     /// Videos that may be remuxed at once.
     pub(crate) remuxes: Arc<Semaphore>,
-    /// Indices that may be read ahead at once.
-    pub(crate) aheads: Arc<Semaphore>,
 }
 
 /// Who asks for what.
@@ -343,17 +340,13 @@ fn streamed(app: &App, asked: &Asked<'_>, video: &Video, taken: Taken) -> Respon
     let Taken { lease, place, resource, sending } = taken;
     let watching = app.watchers.enter(asked.stream(video));
     let answer = respond(&asked.head.method, &asked.head.headers, &resource);
-    let lease = Arc::new(lease);
     let mut answer = answer.map(|body| match body {
-        Either::Left(mut body) => {
-            read_ahead(&resource, video.index_at, &mut body, &app.aheads, &lease);
-            Either::Left(body.with_holder(Box::new(Streaming {
-                lease,
-                _place: place,
-                watching,
-                sending: Arc::new(tokio::sync::Mutex::new(Some(sending))),
-            })))
-        }
+        Either::Left(body) => Either::Left(body.with_holder(Box::new(Streaming {
+            lease: Arc::new(lease),
+            _place: place,
+            watching,
+            sending: Arc::new(tokio::sync::Mutex::new(Some(sending))),
+        }))),
         nothing => nothing,
     });
     let control = HeaderValue::from_static("private, no-cache");

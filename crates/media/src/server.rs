@@ -15,7 +15,6 @@ use uplink::Pin;
 use uplink::server::Listener;
 
 use crate::access::{Access, Who};
-use crate::ahead::AT_ONCE_MAX;
 use crate::catalogue::{Catalogue, CatalogueError};
 use crate::conversation::Conversation;
 use crate::directory::{Follower, Source};
@@ -217,7 +216,6 @@ impl Server {
             streams: Arc::new(Semaphore::new(config.streams_max)),
             waiting: Semaphore::new(WAITING_MAX),
             remuxes: Arc::new(Semaphore::new(config.remuxes_max)),
-            aheads: Arc::new(Semaphore::new(AT_ONCE_MAX)),
         });
         Ok(Self { listener, address, app, config, calls: None, follower: None })
     }

@@ -256,8 +256,7 @@ def prepared(plan: Plan, made: Videos, folder: Path, keep: Callable[[dict], None
 
 def _paths(lab: wan.Lab, made: Videos, folder: Path) -> dict[str, str]:
     """They are made of a home's name and a path, so every run of the server has the same."""
-    ways.publish(made)
-    catalogue = ways.write_catalogue(folder / "catalogue.toml", made.disk, made)
+    catalogue = ways.write_catalogue(folder / "catalogue.toml", made.disk, list(made.seconds))
     argv = [enkaku.binary(), "media", "serve", catalogue, "--listen", f"127.0.0.1:{ways.PORT}"]
     with peer(lab.exec("near", argv), folder / "paths.log") as serving:
         serving.wait_for_output(ways.ORIGIN)

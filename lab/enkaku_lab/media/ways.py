@@ -8,7 +8,6 @@ import json
 import os
 import re
 import sys
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,12 +18,11 @@ from enkaku_lab.media import range_server, videos
 from enkaku_lab.media.videos import Videos
 from enkaku_lab.peers import Target, enkaku, ganesha, samba, tgt
 from enkaku_lab.peers import log_path as log_at
-from enkaku_lab.process import Peer, peer, run
+from enkaku_lab.process import Peer, peer
 from enkaku_lab.stacks.libraries import lacks
 
 PORT, TARGET_PORT, NFS_PORT, SMB_PORT = 8080, 3270, 2049, 1445
 """In namespaces of their own."""
-PUBLISHED_S_MAX = 300
 ORIGIN = f"http://127.0.0.1:{PORT}"
 BLANK = f"{ORIGIN}/a/page/that/is/not/there"
 """A page of the server's that does nothing by itself."""
@@ -67,24 +65,10 @@ class Way:
         return {"nfs": lacks("libnfs.so.13", "libnfs-utils"), "smb": lacks("libsmbclient.so.0", "smbclient")}.get(self.name)
 
 
-TOLD = ("path", "duration_s", "bytes", "container", "video_codec", "audio_codec", "index_at")
-
-
-def publish(made: Videos) -> Path:
-    """As its owner does it, at home; what is in that catalogue already is not looked at again."""
-    catalogue = made.folder.parent / "published.toml"
-    argv = [enkaku.binary(), "media", "publish", made.disk, "/", "--home", "attic", "--catalogue", catalogue]
-    run(argv, timeout_s=PUBLISHED_S_MAX)
-    return catalogue
-
-
-def write_catalogue(path: Path, volume: str | Path, made: Videos) -> Path:
-    """What its owner has published, with the volume as a server reaches it. Videos are called as their files are."""
-    published = tomllib.loads((made.folder.parent / "published.toml").read_text())
+def write_catalogue(path: Path, volume: str | Path, names: list[str]) -> Path:
+    """As a person writes it."""
     text = f'[[home]]\nname = "attic"\nvolume = "{volume}"\n'
-    for video in published["video"]:
-        told = {"title": Path(video["path"]).name, "home": "attic", **{key: video[key] for key in TOLD if key in video}}
-        text += "\n[[video]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in told.items())
+    text += "".join(f'\n[[video]]\ntitle = "{name}"\nhome = "attic"\npath = "/{name}"\n' for name in names)
     path.write_text(text)
     return path
 
@@ -92,7 +76,7 @@ def write_catalogue(path: Path, volume: str | Path, made: Videos) -> Path:
 @contextmanager
 def _ours(place: Place, volume: str | Path) -> Iterator[Served]:
     """`enkaku media serve`, near, of that volume."""
-    catalogue = write_catalogue(place.folder / "catalogue.toml", volume, place.videos)
+    catalogue = write_catalogue(place.folder / "catalogue.toml", volume, list(place.videos.seconds))
     argv = [enkaku.binary(), "media", "serve", catalogue, "--listen", f"127.0.0.1:{PORT}"]
     with peer(place.lab.exec("near", argv), log_at(place.folder, "media", PORT)) as serving:
         serving.wait_for_output(ORIGIN)

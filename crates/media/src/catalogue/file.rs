@@ -49,7 +49,6 @@ struct VideoEntry {
     tags: Vec<Spanned<String>>,
     duration_s: Option<Spanned<f64>>,
     bytes: Option<u64>,
-    index_at: Option<u64>,
     recorded: Option<Spanned<Datetime>>,
     container: Option<Spanned<String>>,
     video_codec: Option<Spanned<String>>,
@@ -206,7 +205,6 @@ impl Checker<'_> {
             tags,
             duration_s,
             bytes: entry.bytes,
-            index_at: entry.index_at,
             recorded,
             ..Video::new(title, &home, &path)
         };

@@ -34,7 +34,6 @@ pub(super) struct Entry<'a> {
     pub(super) title: &'a str,
     pub(super) found: &'a Found,
     pub(super) bytes: Option<u64>,
-    pub(super) index_at: Option<u64>,
     pub(super) recorded: Option<Recorded>,
     pub(super) poster: Option<&'a str>,
     pub(super) subtitles: &'a [Subtitles],
@@ -146,9 +145,7 @@ impl Edit {
 fn fill(table: &mut Table, entry: &Entry<'_>) {
     let found = entry.found;
     put(table, "duration_s", found.duration_s.map(Value::from));
-    let number = |number: Option<u64>| number.and_then(|n| i64::try_from(n).ok()).map(Value::from);
-    put(table, "bytes", number(entry.bytes));
-    put(table, "index_at", number(entry.index_at));
+    put(table, "bytes", entry.bytes.and_then(|bytes| i64::try_from(bytes).ok()).map(Value::from));
     put(table, "container", found.container.as_deref().map(Value::from));
     put(table, "video_codec", found.video_codec.as_deref().map(Value::from));
     put(table, "audio_codec", found.audio_codec.as_deref().map(Value::from));
@@ -247,19 +244,7 @@ mod tests {
         let (title, poster) = ("a \"b\"", Some("posters/x.jpg"));
         let (bytes, recorded) = (Some(3 << 30), Recorded::of_directory("20240501100000Z"));
         let version = "1";
-        Entry {
-            home,
-            path,
-            title,
-            found,
-            bytes,
-            index_at: None,
-            recorded,
-            poster,
-            subtitles,
-            tags,
-            version,
-        }
+        Entry { home, path, title, found, bytes, recorded, poster, subtitles, tags, version }
     }
 
     fn home() -> HomeSpec {
