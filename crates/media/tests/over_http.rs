@@ -22,7 +22,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 const SIZE: usize = 24 << 20;
-/// So many reads bring [`beginning`], however short the first ones are.
+/// Reads that are let through at first: enough for the bytes of [`beginning`], though the first
+/// reads of a stream are short.
 const FIRST_READS: usize = 8;
 
 /// Lets reads end when they are allowed to, and knows what became of them.

@@ -1,6 +1,6 @@
 //! `enkaku wan`: commands across an emulated long-fat link on this machine.
 
-mod line;
+pub(crate) mod line;
 mod live;
 
 use std::ffi::OsString;

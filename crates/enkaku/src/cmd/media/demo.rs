@@ -12,16 +12,17 @@ use std::time::Duration;
 use anyhow::Context;
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
-use wanlab::{End, FAR_V4, Lab, LabConfig, LabError, NEAR_V4, SettingError, Settings};
+use wanlab::{End, FAR_V4, Lab, LabConfig, LabError, NEAR_V4, Settings};
 
 use self::program::{Program, Programs};
 use super::parse_listen;
+use crate::cmd::wan::line::{loss, rate, rtt};
 use crate::cmd::{Usage, complain, say, stop_signal};
 
 const IQN: &str = "iqn.2026-11.org.example:films";
 const TARGET_PORT: u16 = 3260;
 const ISNS_PORT: u16 = 3205;
-/// Of the page, at the server's end of the line.
+/// Address of the page at the server's end of the line, in a network of its own.
 const PAGE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), super::PORT);
 /// How long the target may take until the name server knows it.
 const REGISTERED_WITHIN: Duration = Duration::from_secs(20);
@@ -52,18 +53,6 @@ pub(super) struct Args {
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:8080",
           value_parser = parse_listen)]
     listen: SocketAddr,
-}
-
-fn rate(text: &str) -> Result<Settings, SettingError> {
-    Settings::one("rate", text)
-}
-
-fn rtt(text: &str) -> Result<Settings, SettingError> {
-    Settings::one("rtt", text)
-}
-
-fn loss(text: &str) -> Result<Settings, SettingError> {
-    Settings::one("loss", text)
 }
 
 /// Runs the command; call it before the process has a second thread.
@@ -119,11 +108,11 @@ struct Demo<'a> {
 
 impl Demo<'_> {
     async fn show(&self, listener: StdListener, videos: &[PathBuf]) -> anyhow::Result<()> {
-        tell("a test picture and a disk with it are made");
+        complain("a test picture and a disk with it are made");
         let disk = disk::make(self.folder, videos).await?;
         let mut programs = Programs::default();
         let home = self.start_home(&disk, &mut programs).await?;
-        tell(&format!("the home's target is {home}, says the name server"));
+        complain(&format!("the home's target is {home}, says the name server"));
         let catalogue = self.folder.join("catalogue.toml");
         let publish = ["media", "publish", &home, disk::VIDEOS, "--home", "attic", "--catalogue"];
         let publish = Program::new("publish", &publish).with(&catalogue);
@@ -132,7 +121,7 @@ impl Demo<'_> {
         let server = serve.start(self.lab, End::Near, self.folder, "http://").await?;
         programs.add(server);
         let listener = TcpListener::from_std(listener)?;
-        tell(&format!("between them: {}; Ctrl-C ends it", self.line()));
+        complain(&format!("between them: {}; Ctrl-C ends it", self.line()));
         say(format_args!("http://{}/", listener.local_addr()?))?;
         tokio::select! {
             ended = programs.ended() => Err(ended),
@@ -151,10 +140,10 @@ impl Demo<'_> {
         let target = Program::new("target", &["target", "run", "--config"]).with(&config);
         programs.add(target.start(self.lab, End::Far, self.folder, "listening on").await?);
         let server = format!("isns://{at}");
-        let ask = || Program::new("discover", &["discover", &server, "--json"]);
+        let discover = Program::new("discover", &["discover", &server, "--json"]);
         let known = async {
             loop {
-                let said = ask().run(self.lab, End::Near, self.folder).await?;
+                let said = discover.run(self.lab, End::Near, self.folder).await?;
                 if let Some(url) = url_of_disk(&said) {
                     return anyhow::Ok(url);
                 }
@@ -170,7 +159,8 @@ impl Demo<'_> {
     }
 
     fn target_config(&self, disk: &Path) -> String {
-        let quoted = |path: &Path| toml_string(&path.display().to_string());
+        // A string of JSON is one of TOML (a basic string), too.
+        let quoted = |path: &Path| Value::from(path.display().to_string()).to_string();
         let (socket, disk) = (quoted(&self.folder.join("target.sock")), quoted(disk));
         format!(
             "[server]\nadmin_socket = {socket}\n\n\
@@ -223,15 +213,6 @@ fn url_of_disk(said: &str) -> Option<String> {
     let said: Value = serde_json::from_str(said).ok()?;
     let ours = said.as_array()?.iter().find(|found| found["target"] == IQN)?;
     ours["luns"].as_array()?.first()?["url"].as_str().map(str::to_owned)
-}
-
-/// As a basic string of TOML.
-fn toml_string(text: &str) -> String {
-    format!("{text:?}")
-}
-
-fn tell(line: &str) {
-    complain(line);
 }
 
 #[cfg(test)]

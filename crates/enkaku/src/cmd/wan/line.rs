@@ -18,7 +18,7 @@ use crate::cmd::Usage;
 /// Defines a parser per option, as clap wants it.
 macro_rules! setting {
     ($($name:ident),*) => {
-        $(fn $name(value: &str) -> Result<Settings, SettingError> {
+        $(pub(crate) fn $name(value: &str) -> Result<Settings, SettingError> {
             Settings::one(stringify!($name), value)
         })*
     };

@@ -23,8 +23,9 @@ const RATE: [&str; 8] =
     ["-b:v", "7800k", "-minrate", "7800k", "-maxrate", "7800k", "-bufsize", "7800k"];
 const FILLED_UP: [&str; 2] = ["-x264-params", "nal-hrd=cbr"];
 const SUBTITLES: &str = "1\n00:00:00,000 --> 00:00:10,000\nA test picture, from a disk at home\n";
-/// Of the file system, besides the files.
+/// Room on the disk besides its files, for tables and journal of the file system, in bytes.
 const SPARE: u64 = 64 << 20;
+/// Bytes of a block of the file system.
 const BLOCK: u64 = 4096;
 
 /// Makes the disk in `folder`; its path.
@@ -44,7 +45,8 @@ pub(super) async fn make(folder: &Path, videos: &[PathBuf]) -> anyhow::Result<Pa
     let size = used(&films)?;
     let size = (size + size / 20 + SPARE).next_multiple_of(BLOCK);
     std::fs::File::create(&disk)?.set_len(size)?;
-    let words = ["-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-L", "attic", "-d"];
+    let block = BLOCK.to_string();
+    let words = ["-q", "-F", "-t", "ext4", "-b", &block, "-m", "0", "-L", "attic", "-d"];
     let mke2fs = Command::new("mke2fs");
     run(mke2fs, words.map(OsStr::new).into_iter().chain([root.as_os_str(), disk.as_os_str()]))
         .await?;
