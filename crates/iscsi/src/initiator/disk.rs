@@ -24,7 +24,7 @@ use super::path::{self, PathReport};
 use super::probe::{Unit, UnitIdentity};
 use super::report::{self, SessionReport};
 use super::shared::Shared;
-use super::state::{Phase, command};
+use super::state::{Phase, State, command};
 use super::supervisor::{bring_up, keep_time, supervise};
 use super::url::Url;
 use ::path::PolicyConfig;
@@ -143,41 +143,31 @@ impl RemoteDisk {
             state.quiesce(batch);
             state.incarnation
         });
-        loop {
-            let settled = shared.settled.notified();
-            tokio::pin!(settled);
-            settled.as_mut().enable();
-            {
-                let state = shared.lock();
-                match &state.phase {
-                    Phase::Up if state.incarnation > before => return Ok(()),
-                    Phase::Unreachable(reason) => {
-                        return Err(BlockError::Unreachable(reason.clone()));
-                    }
-                    Phase::Closed => {
-                        return Err(BlockError::Unreachable("the disk was closed".into()));
-                    }
-                    Phase::Up | Phase::Down => {}
-                }
-            }
-            settled.await;
-        }
+        self.settled(|state| match &state.phase {
+            Phase::Up if state.incarnation > before => Some(Ok(())),
+            Phase::Unreachable(reason) => Some(Err(BlockError::Unreachable(reason.clone()))),
+            Phase::Closed => Some(Err(BlockError::Unreachable("the disk was closed".into()))),
+            Phase::Up | Phase::Down => None,
+        })
+        .await
     }
 
     /// Waits until the connections that are being opened are there, or have failed. Commands go
     /// without them: this is for whoever wants to count them.
     pub async fn gathered(&self) {
+        let gathers = |state: &State| state.phase == Phase::Up && state.connections_opening() > 0;
+        self.settled(|state| (!gathers(state)).then_some(())).await;
+    }
+
+    /// Waits until the disk's state is what is looked for, which is looked at whenever it settles.
+    async fn settled<T>(&self, look: impl Fn(&State) -> Option<T>) -> T {
         let shared = &self.0.shared;
         loop {
             let settled = shared.settled.notified();
             tokio::pin!(settled);
             settled.as_mut().enable();
-            let gathers = {
-                let state = shared.lock();
-                state.phase == Phase::Up && state.connections_opening() > 0
-            };
-            if !gathers {
-                return;
+            if let Some(found) = look(&shared.lock()) {
+                return found;
             }
             settled.await;
         }

@@ -246,6 +246,7 @@ pub(super) async fn supervise(shared: Arc<Shared>, isid_bits: u32, first: Incarn
         };
         if shared.config.after_loss == AfterLoss::Die {
             tracing::warn!("{}: connection lost ({why})", shared.url);
+            shared.settled.notify_waiters();
             return drain(incarnation).await;
         }
         let outage = Outage::begin(&shared, &why);
