@@ -150,12 +150,9 @@ def test_retransmissions_are_those_that_tcp_counts(transfer: Transfer):
             )
             _lose_everything_for_a_while(lab, load, monitor)
             # A client that stands still sends nothing new, and what is lost is repaired.
-            load.signal(signal.SIGSTOP)
-            try:
+            with load.standing_still():
                 counted = _settled(lab)
                 sent_again = _sum_by_local(monitor, counted)
-            finally:
-                load.signal(signal.SIGCONT)
         said = monitor.output()
     assert sum(counted.values()) >= 20
     for local, segments in counted.items():
@@ -293,11 +290,8 @@ def test_a_reader_who_is_late_loses_no_retransmission(tmp_path: Path):
 def _be_late(lab: wan.Lab, load: Peer, monitor: Peer, segments: int) -> None:
     """Reads no event while the client receives so many segments."""
     until = _segments_in(lab) + segments
-    monitor.signal(signal.SIGSTOP)
-    try:
+    with monitor.standing_still():
         load.wait_until(lambda: _segments_in(lab) > until, "nothing is acknowledged")
-    finally:
-        monitor.signal(signal.SIGCONT)
     seen = len(_intervals(monitor.output()))
     monitor.wait_until(lambda: len(_intervals(monitor.output())) > seen + 1, "no more lines")
 

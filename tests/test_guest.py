@@ -7,7 +7,6 @@ import functools
 import json
 import os
 import re
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -214,14 +213,11 @@ def test_commands_that_the_kernel_aborts_are_done_after_all(machine: Guest, tmp_
         open_iscsi.session(machine, target.iqn, target.port, patient) as session,
     ):
         machine.run(f"echo 2 >/sys/block/{Path(session.disk).name}/device/timeout")
-        target.peer.signal(signal.SIGSTOP)
-        try:
+        with target.peer.standing_still():
             copy = f"dd if=/dev/vda of={session.disk} bs=1M count=16 oflag=direct"
             writing = machine.start(copy)
             machine.run(session.WAIT_FOR_TASK_MANAGEMENT)
             assert writing.running()
-        finally:
-            target.peer.signal(signal.SIGCONT)
         writing.wait(COPY_S_MAX)
         machine.run("echo 3 >/proc/sys/vm/drop_caches")
         machine.run(f"cmp -n {16 * MIB} /dev/vda {session.disk}")

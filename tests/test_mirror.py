@@ -5,7 +5,6 @@ import json
 import os
 import random
 import re
-import signal
 import stat
 import threading
 from collections.abc import Iterator
@@ -257,14 +256,11 @@ def test_a_target_that_hangs_is_a_lost_leg_after_its_time(
     """As a link that is cut: nothing is answered, and nothing is refused."""
     volume = mirror.start_fuse()
     mirror.wait_in_sync()
-    target.peer.signal(signal.SIGSTOP)
-    try:
+    with target.peer.standing_still():
         scattered(volume, 5, seed=11)
         lost = mirror.wait_state("lost")["legs"][0]
         assert lost["message"] and lost["consistent"], lost
         assert lost["loss"]["bytes"] >= BLOCK, lost
-    finally:
-        target.peer.signal(signal.SIGCONT)
     mirror.wait_in_sync()
     assert mirror.stop() == 0, mirror.peer.output()
     assert_same(local, far)

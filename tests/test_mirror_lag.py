@@ -2,7 +2,6 @@
 the beginning of what was written, and how far it may be behind is bounded."""
 
 import os
-import signal
 import threading
 import time
 from contextlib import ExitStack, suppress
@@ -143,8 +142,7 @@ def test_writes_wait_for_no_leg_and_get_there_when_it_answers_again(
         volume = mirror.start_fuse("--metrics", "127.0.0.1:0")
         mirror.wait_in_sync()
         copied = mirror.leg()["sent_bytes"]
-        target.peer.signal(signal.SIGSTOP)
-        try:
+        with target.peer.standing_still():
             begun = time.monotonic()
             for group in range(1, 21):
                 write(volume, (group - 1) * GROUP * BLOCK, numbered(group) * GROUP)
@@ -164,8 +162,6 @@ def test_writes_wait_for_no_leg_and_get_there_when_it_answers_again(
             assert samples[f"enkaku_mirror_lag_bytes{labels}}}"] == leg["lag_bytes"]
             assert samples[f"enkaku_mirror_lag_seconds{labels}}}"] > 0
             assert 'enkaku_mirror_guest_wait_seconds_total{mirror="vm1",why="lag"}' in samples
-        finally:
-            target.peer.signal(signal.SIGCONT)
         mirror.wait_in_sync()
         assert groups_of(far) == 20
         assert mirror.leg()["sent_bytes"] - copied < 2 * 20 * GROUP * BLOCK, "sent once, and stamps"
@@ -210,15 +206,12 @@ def test_with_fall_behind_a_leg_is_left_behind_and_caught_up_with(
         mirror = made(stack, tmp_path, local, target, lag=lag)
         volume = mirror.start_fuse()
         mirror.wait_in_sync()
-        target.peer.signal(signal.SIGSTOP)
-        try:
+        with target.peer.standing_still():
             write(volume, 0, numbered(1) * GROUP)
             lost = mirror.wait_state("lost")["legs"][0]
             assert "left behind" in lost["message"], lost
             assert lost["lag_bytes"] == 0 and lost["dirty_bytes"] == GROUP * BLOCK, lost
             write(volume, GROUP * BLOCK, numbered(2) * GROUP)
-        finally:
-            target.peer.signal(signal.SIGCONT)
         mirror.wait_in_sync()
         assert groups_of(far) == 2
         assert mirror.stop() == 0, mirror.peer.output()

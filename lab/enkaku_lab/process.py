@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -195,6 +195,25 @@ class Peer:
 
     def signal(self, number: signal.Signals) -> None:
         self._child.send_signal(number)
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """SIGSTOP, for the length of the block. The signal is acted on only when a thread of the
+        program is scheduled, and until then its others go on, on a busy machine for tens of
+        milliseconds: the block begins when all of them stand."""
+        self.signal(signal.SIGSTOP)
+        try:
+            self.wait_until(self._stands_still, "it goes on after SIGSTOP")
+            yield
+        finally:
+            self.signal(signal.SIGCONT)
+
+    def _stands_still(self) -> bool:
+        states = set()
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            with suppress(OSError):  # It has just ended.
+                states.add((task / "stat").read_text().rpartition(")")[2].split()[0])
+        return states <= {"T", "t", "Z", "X"}
 
     def kill(self) -> None:
         """SIGKILL, as a power cut would be."""
