@@ -47,7 +47,7 @@ def draw(all_axes: list, found: Results, pace: Pace) -> None:
     axes.set(xscale="log", xlabel="measuring time Tm (s)", ylabel="measured G (Mbit/s)")
     axes.set_xticks(TIMES_S, [f"{tm:g}" for tm in TIMES_S])
     axes.set_xticks([], minor=True)
-    axes.set_ylim(bottom=0)
+    charts.from_zero(axes)
     charts.legend(axes, columns=4)
 
 

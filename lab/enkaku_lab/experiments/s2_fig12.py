@@ -21,7 +21,7 @@ def draw(all_axes: list, found: Results, pace: Pace) -> None:
         rates = [rate * MEGA for _, rate in means]
         axes.plot([t for t, _ in means], rates, label=pairs.name(result, which), **look)
     axes.set(xlabel=charts.TIME, ylabel="throughput of one (Mbit/s)", xlim=(0, result.run.seconds))
-    axes.set_ylim(bottom=0)
+    charts.from_zero(axes)
     charts.legend(axes)
 
 

@@ -39,6 +39,12 @@ def grid(rows: int = 1, columns: int = 1, height_in: float = 4.2, width_in: floa
     return chart, list(found.flat)
 
 
+def from_zero(axes) -> None:
+    """The scale, up to the highest of what is drawn here and in the axes that share it."""
+    shared = axes.get_shared_y_axes().get_siblings(axes)
+    axes.set_ylim(0, 1.05 * max(one.dataLim.y1 for one in shared))
+
+
 def style(index: int) -> dict:
     return {"color": CYCLE[index % 6], "linestyle": LINES[index % 6], "linewidth": 1.6}
 
@@ -49,8 +55,24 @@ def legend(axes, below: bool = True, columns: int = 3) -> None:
     axes.legend(fontsize=9, ncols=columns, frameon=False, **place)
 
 
+SMALL_PRINT_IN = 0.22
+"""Of the line at the bottom that says what was run."""
+
+
+def small_print(chart, text: str) -> None:
+    """At the bottom, below everything else."""
+    height_in = chart.get_figheight()
+    below = SMALL_PRINT_IN / height_in
+    for legend in chart.legends:
+        below += legend.get_window_extent().height / chart.dpi / height_in
+    chart.get_layout_engine().set(rect=(0, below, 1, 1 - below))
+    look = {"fontsize": 7, "color": "#444444", "ha": "center", "in_layout": False}
+    chart.text(0.5, 0.07 / height_in, text, **look)
+
+
 def one_legend(chart, all_axes: list) -> None:
-    """One below the figure in place of those of the axes, what is the same in several once."""
+    """One below the figure in place of those of the axes, what is the same in several once; above the
+    small print."""
     entries: dict[str, object] = {}
     for axes in all_axes:
         if found := axes.get_legend():
@@ -58,8 +80,11 @@ def one_legend(chart, all_axes: list) -> None:
             entries |= {name: one for one, name in zip(handles, labels, strict=True)}
             found.remove()
     if entries:
-        look = {"loc": "outside lower center", "fontsize": 9, "frameon": False}
-        chart.legend(list(entries.values()), list(entries), ncols=min(4, len(entries)), **look)
+        place = (0.5, SMALL_PRINT_IN / chart.get_figheight())
+        look = {"loc": "lower center", "bbox_to_anchor": place, "fontsize": 9, "frameon": False}
+        columns = min(4, len(entries))
+        legend = chart.legend(list(entries.values()), list(entries), ncols=columns, **look)
+        legend.set_in_layout(False)
 
 
 def n_over_time(axes, result: Result, end_s: float, **look) -> None:

@@ -86,7 +86,7 @@ def draw_window(axes, found: Results, pace: Pace, which: str) -> None:
     look = {"color": charts.RED, "linestyle": "--", "label": "socket buffer of 64 KB"}
     axes.axhline(65536 // 1460, **look)
     axes.set(xlabel=charts.TIME, ylabel="congestion window (segments)", xlim=(0, result.run.seconds))
-    axes.set_ylim(bottom=0)
+    charts.from_zero(axes)
     axes.set_title(name(result, which), fontsize=10)
     charts.legend(axes)
 

@@ -2,9 +2,9 @@
 
 The same parameters as in `session.tcl`: 1 Gbit/s, RTT 10 ms, DropTail queue of 500 packets, windows
 of 64 KB, a disk per connection that takes 30 to 40 ms for a read, one read at a time on each
-connection. Reno stands in for Tahoe, which Linux does not have. A run takes the time that it says,
-one after the other, on a machine that should have nothing else to do; its file has the lines that
-the model writes, so that figures need not know the engine.
+connection, but for `adaptive` (`DEMAND`). Reno stands in for Tahoe, which Linux does not have. A run
+takes the time that it says, one after the other, on a machine that should have nothing else to do;
+its file has the lines that the model writes, so that figures need not know the engine.
 """
 
 import json
@@ -40,6 +40,10 @@ CONNECTIONS_MAX = 64
 WINDOWS_EVERY_S, CHECK_EVERY_S = 0.1, 1.0
 """How often the sender's sockets are asked: for figures of windows, and else to know which congestion
 control they used."""
+DEMAND = 32
+"""Reads that `adaptive` has to carry at a time, on however many connections: as many as fill the line
+when each has a connection of its own. It counts what the user asks for: with a read for each
+connection, as the study has it, four carry all that there is, and one more would bring nothing."""
 OVERHEAD_S = 1.5
 FORMAT = 1
 """Counts up when the meaning of a result changes, so that older ones are not taken for new ones."""
@@ -78,7 +82,8 @@ def _paths(runs: list[Run], folder: Path) -> dict[Run, Path]:
 def _name(one: Run) -> str:
     tm = f"-tm{one.measuring_time_s:g}" if one.measuring_time_s else ""
     traced = "-windows" if one.trace else ""
-    return f"{one.policy}{one.n}{tm}-{one.pdu_mib}m-{one.seconds:g}s-seed{one.seed}{traced}"
+    demand = f"-of{DEMAND}" if one.policy == "adaptive" else ""
+    return f"{one.policy}{one.n}{demand}{tm}-{one.pdu_mib}m-{one.seconds:g}s-seed{one.seed}{traced}"
 
 
 def _impossible(one: Run) -> str | None:
@@ -152,7 +157,8 @@ def _watched(one: Run, lab: wan.Lab, folder: Path) -> Iterator[Path]:
 
 def _bench(one: Run, trace: Path) -> list[object]:
     words = [enkaku.binary(), "bench", disk_url(f"{wan.FAR}:{PORT}", enkaku.IQN, 0), "--rw", "read"]
-    words += ["--pacing", "off", "--bs", one.pdu_mib * MIB, "--depth", 1, "--depth-per-connection"]
+    demand = [DEMAND] if one.policy == "adaptive" else [1, "--depth-per-connection"]
+    words += ["--pacing", "off", "--bs", one.pdu_mib * MIB, "--depth", *demand]
     words += ["--time", f"{one.seconds}s", "--policy", one.policy, "--connections", one.n]
     if one.measuring_time_s:
         words += ["--measuring-time", f"{one.measuring_time_s}s"]

@@ -205,7 +205,7 @@ def figures(name: str, policies: tuple[str, ...], pdu_mib: int, paper: str) -> S
             number = f" at {run.n}" if run.policy == "fixed" else ""
             axes.set_title(f"{NAMES[run.policy]}{number}, {length}", fontsize=10)
             axes.set_xlabel(charts.TIME)
-            axes.set_ylim(bottom=0)
+            charts.from_zero(axes)
         all_axes[0].set_ylabel("time of a read (ms)")
 
     def facts(found: Results, pace: Pace) -> Facts:

@@ -300,7 +300,7 @@ def _title(
     where = f"; {machine.summary(machines[-1])}" if machines else ""
     commit = f"; commit {now}" if (now := machine.commit()) else ""
     chart.suptitle(f"{study.title}\n({study.name}; {what}; {study.source})", fontsize=11)
-    chart.supxlabel(f"{quick}{ran}{where}{commit}", fontsize=7, color="#444444")
+    charts.small_print(chart, f"{quick}{ran}{where}{commit}")
 
 
 def _write(performed: Performed, pace: Pace, path: Path, what: str) -> None:
