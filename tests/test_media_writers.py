@@ -278,6 +278,31 @@ def test_no_byte_is_torn_while_the_kernel_writes(
     judge(watcher, versions)
 
 
+@with_mount
+def test_blocks_that_are_not_said_to_be_written_yet_are_not_sent_as_zeroes(
+    page: Page, target: Target, tmp_path: Path
+):
+    """Content is on the disk, and that it is there comes with the next commit of the journal: for
+    whoever reads the disk, the file is zeroes until then."""
+    content = noise(tmp_path / "content", 4 * MIB)
+    src = page.video("three")["src"]
+    assert page.curl(src)[0] == 404
+    with (
+        owned(target, tmp_path, "--cache", "none") as volume,
+        loop_device(volume) as device,
+        mounted(device, tmp_path / "mnt", "-o", "commit=300") as folder,
+    ):
+        film = folder / "films/three.mp4"
+        run([need("fallocate"), "--length", 4 * MIB, film])
+        run([need("sync"), film])
+        run([need("dd"), f"if={content}", f"of={film}", "bs=1M", "oflag=direct", "conv=notrunc"])
+        status, said = page.curl(src)
+        assert status == 503 and b"is being edited" in said, (status, len(said), set(said))
+        run([need("sync"), film])
+        wait_for(lambda: page.curl(src)[0] == 200, "it is said to be written")
+        assert page.curl(src) == (200, content.read_bytes())
+
+
 def judge(watcher: Watcher, versions: dict[str, list[bytes]]) -> None:
     """What was sent is the beginning of one version, and somebody was in the way."""
     for sent in watcher.sent:

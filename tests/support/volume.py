@@ -22,9 +22,9 @@ def loop_device(file: Path) -> Iterator[str]:
 
 
 @contextmanager
-def mounted(device: str, folder: Path) -> Iterator[Path]:
+def mounted(device: str, folder: Path, *options: str) -> Iterator[Path]:
     folder.mkdir(exist_ok=True)
-    run([need("mount"), device, folder])
+    run([need("mount"), *options, device, folder])
     try:
         yield folder
     finally:

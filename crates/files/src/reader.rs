@@ -90,6 +90,11 @@ impl FileReader {
         &self.extents
     }
 
+    /// There are bytes of it that read as zeroes because they were never written.
+    pub fn has_holes(&self) -> bool {
+        self.extents.iter().any(|extent| extent.at.is_none())
+    }
+
     /// Reads a range of bytes in order, piece by piece, many of them ahead of the one that is
     /// taken. What is behind the end of the file is left out.
     ///

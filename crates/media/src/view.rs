@@ -12,7 +12,9 @@
 //! that it belongs to the file. A mounted file system may keep what it has changed in memory for
 //! half a minute, and write content first. So once somebody writes to a disk that says of itself
 //! that it is mounted, it is left alone until nobody has written for [`QUIET_IN_USE`]; unless it
-//! has a journal, in which everything is committed in an order that keeps that promise.
+//! has a journal, in which everything is committed in an order that keeps that promise. Of what
+//! was never written it commits only later that there is content now: a file with holes is left
+//! alone there, too.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -93,6 +95,15 @@ pub(crate) struct Found {
     moment: Option<u64>,
 }
 
+/// What was looked up.
+struct Looked<T> {
+    found: T,
+    /// There are bytes of it that were never written, as the disk has it. ext4 gives blocks to new
+    /// content first, commits that and the size of the file, and only after the next commit these
+    /// blocks are no hole any more (`dioread_nolock`): up to then they would be read as zeroes.
+    has_holes: bool,
+}
+
 /// What somebody is being sent of, to be compared.
 #[derive(Clone)]
 pub(crate) struct Sending {
@@ -160,7 +171,11 @@ impl View {
     /// # Errors
     /// [`Trouble`].
     pub(crate) async fn file(&self, path: &str) -> Result<Found, Trouble> {
-        let find = async |files: &FileSystem| find(files, path).await;
+        let find = async |files: &FileSystem| {
+            let (entry, file) = find(files, path).await?;
+            let has_holes = file.has_holes();
+            Ok(Looked { found: (entry, file), has_holes })
+        };
         let ((entry, file), moment) = self.consistent(find).await?;
         Ok(Found { entry, file, moment })
     }
@@ -173,10 +188,13 @@ impl View {
         let look = self.marks.known().filter(|look| content.moment == Some(look.told.moment))?;
         let mounted = content.files.mounted().await.ok()?;
         let is_edited = self.edited.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        if look.told.is_reserved || is_edited || !missing_quiet(&look, mounted).is_zero() {
+        if look.told.is_reserved || is_edited {
             return None;
         }
         let (entry, file) = find(&content.files, path).await.ok()?;
+        if !missing_quiet(&look, mounted, file.has_holes()).is_zero() {
+            return None;
+        }
         Some(Found { entry, file, moment: content.moment })
     }
 
@@ -192,10 +210,11 @@ impl View {
     pub(crate) async fn list(&self, path: &[u8]) -> Result<Vec<Entry>, Trouble> {
         let list = async |files: &FileSystem| {
             let entry = files.find(path).await?;
-            match entry.kind {
-                files::EntryKind::Folder => files.list(&entry).await,
-                _ => Ok(vec![entry]),
-            }
+            let found = match entry.kind {
+                files::EntryKind::Folder => files.list(&entry).await?,
+                _ => vec![entry],
+            };
+            Ok(Looked { found, has_holes: false })
         };
         Ok(self.consistent(list).await?.0)
     }
@@ -212,7 +231,8 @@ impl View {
                 let place = path.to_owned();
                 return Err(files::Error::TooMuch { place, what: "bytes", max: bytes_max });
             }
-            file.read_at(0, usize::try_from(size).unwrap_or(usize::MAX)).await
+            let found = file.read_at(0, usize::try_from(size).unwrap_or(usize::MAX)).await?;
+            Ok(Looked { found, has_holes: file.has_holes() })
         };
         Ok(self.consistent(read).await?.0)
     }
@@ -255,7 +275,7 @@ impl View {
     /// Looks something up until nobody has written meanwhile.
     async fn consistent<T>(
         &self,
-        read: impl AsyncFn(&FileSystem) -> files::Result<T>,
+        read: impl AsyncFn(&FileSystem) -> files::Result<Looked<T>>,
     ) -> Result<(T, Option<u64>), Trouble> {
         let begin = Instant::now();
         // Whoever finds that the volume has moved looks again at once, the first time.
@@ -268,17 +288,18 @@ impl View {
                 (outcome, content.files.mounted().await, content.moment)
             };
             let Some(look) = self.fresh().await? else {
-                return outcome.map(|found| (found, None)).map_err(Trouble::Files);
+                return outcome.map(|looked| (looked.found, None)).map_err(Trouble::Files);
             };
             if look.told.is_reserved {
                 return Err(self.is_edited());
             }
             if moment == Some(look.told.moment) {
                 // An error is one of the disk's then, and not of a moment.
-                let wait = missing_quiet(&look, mounted.map_err(Trouble::Files)?);
+                let has_holes = outcome.as_ref().is_ok_and(|looked| looked.has_holes);
+                let wait = missing_quiet(&look, mounted.map_err(Trouble::Files)?, has_holes);
                 if wait.is_zero() {
                     *self.edited.lock().unwrap_or_else(PoisonError::into_inner) = None;
-                    return outcome.map(|found| (found, moment)).map_err(Trouble::Files);
+                    return outcome.map(|looked| (looked.found, moment)).map_err(Trouble::Files);
                 }
                 pause = pause.max(wait);
             } else {
@@ -338,10 +359,11 @@ impl Found {
     }
 }
 
-/// How much longer nobody may write before the disk is believed.
-fn missing_quiet(look: &Look, mounted: Mounted) -> Duration {
+/// How much longer nobody may write before what the disk says of something is believed.
+fn missing_quiet(look: &Look, mounted: Mounted, has_holes: bool) -> Duration {
     let wanted = match mounted {
         Mounted::Unordered => QUIET_IN_USE,
+        Mounted::Journaled if has_holes => QUIET_IN_USE,
         Mounted::No if look.has_moved => QUIET,
         Mounted::No | Mounted::Journaled => Duration::ZERO,
     };
