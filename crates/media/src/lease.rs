@@ -13,6 +13,7 @@ use tracing::warn;
 
 use crate::aside::aside;
 use crate::body::{Confirming, Holder};
+use crate::escort::escorted;
 use crate::home::{EDITED, Home, Off};
 use crate::opened::Opened;
 use crate::respond::Resource;
@@ -86,9 +87,10 @@ impl Lease {
         let sending = found.sending(path, &escort);
         let (resource, opened) = (self.resource(found), &self.opened);
         let (version, view) = (resource.version(), &opened.view);
+        let questions = view.questions(&escort);
         let share = |device| {
-            let device = opened.line.shared(view.escorted(device, &escort), &viewer);
-            view.recent().shared(device, &version)
+            let device = opened.line.shared(escorted(device, &questions), &viewer);
+            view.recent().shared(device, &version, questions)
         };
         (resource.through(share), sending)
     }

@@ -46,23 +46,42 @@ type Key = (Arc<str>, u64);
 enum Piece {
     /// On its way as long as somebody waits for it; how long it is.
     Coming(WeakShared<Coming>, u64),
-    Here(Bytes),
+    Here(Came),
 }
 
-type Coming = Pin<Box<dyn Future<Output = Result<Bytes, Arc<BlockError>>> + Send>>;
+/// What came, and the greatest place of a read that had ended then.
+#[derive(Clone)]
+struct Came {
+    bytes: Bytes,
+    place: u64,
+}
+
+type Coming = Pin<Box<dyn Future<Output = Result<Came, Arc<BlockError>>> + Send>>;
 
 /// What a reader finds.
 enum Found {
-    Here(Bytes),
+    Here(Came),
     Coming(Shared<Coming>),
+}
+
+/// Who reads, and wants to know whether it is still so.
+pub(crate) trait Reader: Send + Sync {
+    /// So many bytes are wanted that others have begun to read.
+    fn met(&self, len: u64);
+
+    /// The greatest place of a read that has ended by now.
+    fn place(&self) -> u64;
+
+    /// Bytes are here that had come when this was the greatest.
+    fn came(&self, place: u64);
 }
 
 impl Recent {
     /// The device as the reader of this version of a file shares it with others: another text for
     /// other content.
-    pub(crate) fn shared(&self, device: Device, version: &str) -> Device {
+    pub(crate) fn shared(&self, device: Device, version: &str, reader: Arc<dyn Reader>) -> Device {
         let (recent, version) = (self.clone(), version.into());
-        Arc::new(ReadOnlyLayer::new(Sharing { device, recent, version }))
+        Arc::new(ReadOnlyLayer::new(Sharing { device, recent, version, reader }))
     }
 
     /// The volume is at this moment, or was when somebody asked. Of a greater one than before,
@@ -103,12 +122,12 @@ impl Recent {
     }
 
     /// A piece has come that was asked for behind this moment.
-    fn keep(&self, key: Key, bytes: &Bytes, moment: u64) {
+    fn keep(&self, key: Key, came: &Came, moment: u64) {
         let mut state = self.lock();
         if state.moment != moment {
             return; // it may be of before or after what was written
         }
-        let len = bytes.len() as u64;
+        let len = came.bytes.len() as u64;
         let is_there = |piece: &Piece| match piece {
             Piece::Here(_) => piece.len() >= len, // another one who waited for it has kept it
             Piece::Coming(..) => piece.len() > len,
@@ -116,7 +135,7 @@ impl Recent {
         if state.pieces.get(&key).is_some_and(is_there) {
             return;
         }
-        state.put(key.clone(), Piece::Here(bytes.clone()));
+        state.put(key.clone(), Piece::Here(came.clone()));
         state.bytes += len;
         state.ages.push_back((Instant::now(), key));
         state.shrink(BYTES_MAX);
@@ -135,22 +154,22 @@ impl Piece {
     fn len(&self) -> u64 {
         match self {
             Self::Coming(_, len) => *len,
-            Self::Here(bytes) => bytes.len() as u64,
+            Self::Here(came) => came.bytes.len() as u64,
         }
     }
 
     fn found(&self) -> Option<Found> {
         match self {
             Self::Coming(weak, _) => weak.upgrade().map(Found::Coming),
-            Self::Here(bytes) => Some(Found::Here(bytes.clone())),
+            Self::Here(came) => Some(Found::Here(came.clone())),
         }
     }
 }
 
 impl State {
     fn put(&mut self, key: Key, piece: Piece) {
-        if let Some(Piece::Here(bytes)) = self.pieces.insert(key, piece) {
-            self.bytes -= bytes.len() as u64;
+        if let Some(Piece::Here(came)) = self.pieces.insert(key, piece) {
+            self.bytes -= came.bytes.len() as u64;
         }
     }
 
@@ -159,8 +178,8 @@ impl State {
         while let Some((came, key)) = self.ages.front()
             && (self.bytes > bytes_max || came.elapsed() >= AGE_MAX)
         {
-            if let Some(Piece::Here(bytes)) = self.pieces.get(key) {
-                self.bytes -= bytes.len() as u64;
+            if let Some(Piece::Here(came)) = self.pieces.get(key) {
+                self.bytes -= came.bytes.len() as u64;
                 self.pieces.remove(key);
             }
             self.ages.pop_front();
@@ -176,6 +195,7 @@ struct Sharing {
     device: Device,
     recent: Recent,
     version: Arc<str>,
+    reader: Arc<dyn Reader>,
 }
 
 impl Reads for Sharing {
@@ -185,23 +205,29 @@ impl Reads for Sharing {
 
     fn read(&self, offset: u64, mut buf: Buf) -> Io<Buf> {
         let (recent, key) = (self.recent.clone(), (Arc::clone(&self.version), offset));
-        let device = Arc::clone(&self.device);
+        let (device, reader) = (Arc::clone(&self.device), Arc::clone(&self.reader));
         Io::later(async move {
-            let len = buf.len();
+            let (len, mut is_met) = (buf.len(), true);
             let read = || -> Coming {
+                is_met = false;
+                let reader = Arc::clone(&reader);
                 Box::pin(async move {
-                    device.read(offset, Buf::new(len)).await.map(Buf::freeze).map_err(Arc::new)
+                    let bytes = device.read(offset, Buf::new(len)).await.map_err(Arc::new)?;
+                    Ok(Came { bytes: bytes.freeze(), place: reader.place() })
                 })
             };
             let (at, found, moment) = recent.find(key.clone(), len as u64, read);
-            let bytes = match found {
-                Found::Here(bytes) => bytes,
+            if is_met {
+                reader.met(len as u64);
+            }
+            let Came { bytes, place } = match found {
+                Found::Here(came) => came,
                 Found::Coming(coming) => {
                     let key = (key.0, at);
                     match coming.await {
-                        Ok(bytes) => {
-                            recent.keep(key, &bytes, moment);
-                            bytes
+                        Ok(came) => {
+                            recent.keep(key, &came, moment);
+                            came
                         }
                         Err(error) => {
                             recent.failed(&key, moment);
@@ -210,6 +236,7 @@ impl Reads for Sharing {
                     }
                 }
             };
+            reader.came(place);
             let skip = (offset - at) as usize;
             buf.copy_from_slice(&bytes[skip..skip + len]);
             Ok(buf)
@@ -242,6 +269,19 @@ mod tests {
 
     const PIECE: u64 = 256 << 10;
 
+    /// Who wants to know nothing.
+    struct Nobody;
+
+    impl Reader for Nobody {
+        fn met(&self, _: u64) {}
+
+        fn place(&self) -> u64 {
+            0
+        }
+
+        fn came(&self, _: u64) {}
+    }
+
     /// A disk, and what came of it.
     struct Home {
         disk: testing::Disk,
@@ -257,7 +297,8 @@ mod tests {
         fn file(&self, version: &str) -> FileReader {
             let extent = FileExtent { offset: 0, len: 20 << 20, at: Some(PIECE + 4096) };
             let config = ReadConfig { bytes_max: 2 << 20, ..ReadConfig::default() };
-            let device = self.recent.shared(Arc::clone(&self.disk.device), version);
+            let reader = Arc::new(Nobody);
+            let device = self.recent.shared(Arc::clone(&self.disk.device), version, reader);
             FileReader::new(device, vec![extent]).with_config(config)
         }
 

@@ -19,13 +19,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use block::Device;
 use bytes::Bytes;
 use files::{Entry, FileExtent, FileReader, Mounted, Volume as FileSystem};
 use tokio::sync::RwLock;
 use tokio::time::Instant;
 
-use crate::escort::{EACH, escorted};
+use crate::escort::{EACH, Questions};
 use crate::recent::Recent;
 use crate::writers::{Escort, Look, Marks};
 
@@ -198,9 +197,9 @@ impl View {
         Some(Found { entry, file, moment: content.moment })
     }
 
-    /// The device with the questions of a stream behind its first reads.
-    pub(crate) fn escorted(&self, device: Device, escort: &Arc<Escort>) -> Device {
-        escorted(device, &self.marks, escort, EACH)
+    /// The questions of a stream.
+    pub(crate) fn questions(&self, escort: &Arc<Escort>) -> Arc<Questions> {
+        Questions::new(&self.marks, escort, EACH)
     }
 
     /// What a folder has, or the one file that a path leads to.
@@ -243,7 +242,7 @@ impl View {
     /// # Errors
     /// The volume does not answer.
     pub(crate) async fn is_still_at(&self, sending: &Sending) -> Result<bool, Trouble> {
-        let look = match sending.escort.look().await {
+        let look = match self.marks.look_behind(&sending.escort).await {
             Some(look) => Some(self.noted(look)),
             None => self.fresh().await?,
         };

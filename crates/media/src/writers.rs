@@ -38,12 +38,9 @@ pub(crate) struct Told {
 pub(crate) type Answer<'a> =
     Pin<Box<dyn Future<Output = Result<Option<Told>, BlockError>> + Send + 'a>>;
 
-/// Whether all that has been read of the volume by now was read before an answer's moment.
-pub(crate) type Covers = Arc<dyn Fn() -> bool + Send + Sync>;
-
-/// An answer that is under way, and what it says something about.
+/// An answer that is under way, and its place: its moment is behind all reads of lesser ones.
 pub(crate) type AnswerBehind =
-    Pin<Box<dyn Future<Output = Result<(Told, Covers), BlockError>> + Send>>;
+    Pin<Box<dyn Future<Output = Result<(Told, u64), BlockError>> + Send>>;
 
 /// What can be asked.
 pub(crate) trait Asked: Send + Sync {
@@ -53,6 +50,11 @@ pub(crate) trait Asked: Send + Sync {
     /// How it is at some moment behind all reads that were begun by now, where that can be asked:
     /// now, not when it is polled.
     fn ask_behind(&self) -> Option<AnswerBehind> {
+        None
+    }
+
+    /// The greatest place of a read that has ended by now, where places tell something.
+    fn reads_ended(&self) -> Option<u64> {
         None
     }
 }
@@ -87,6 +89,16 @@ pub(crate) struct Marks {
     /// Held by the question that is under way.
     last: tokio::sync::Mutex<Last>,
     look: Mutex<Option<Look>>,
+    /// What was told of the latest place, whoever has asked, and when.
+    behind: Mutex<Option<Behind>>,
+    answered: Notify,
+}
+
+#[derive(Clone, Copy)]
+struct Behind {
+    at: Instant,
+    look: Look,
+    place: u64,
 }
 
 #[derive(Default)]
@@ -100,16 +112,28 @@ struct Last {
 #[derive(Default)]
 pub(crate) struct Escort {
     under_way: AtomicUsize,
-    /// What was told last, and when that was.
-    told: Mutex<Option<(Instant, Look, Covers)>>,
-    answered: Notify,
+    /// The greatest place of a read that had ended when the last of what the stream has came.
+    place: AtomicU64,
+}
+
+impl Escort {
+    /// Something came for the stream when this was the greatest place.
+    pub(crate) fn came(&self, place: u64) {
+        self.place.fetch_max(place, Ordering::AcqRel);
+    }
 }
 
 impl Marks {
     /// Of a volume that can be asked, or of one that cannot.
     pub(crate) fn new(asked: Option<Box<dyn Asked>>) -> Self {
-        let (last, look) = (tokio::sync::Mutex::default(), Mutex::default());
-        Self { asked, begun: AtomicU64::new(0), last, look }
+        Self {
+            asked,
+            begun: AtomicU64::new(0),
+            last: tokio::sync::Mutex::default(),
+            look: Mutex::default(),
+            behind: Mutex::default(),
+            answered: Notify::new(),
+        }
     }
 
     /// What was told last, of whatever moment that is.
@@ -150,12 +174,50 @@ impl Marks {
         let (marks, escort) = (Arc::clone(self), Arc::clone(escort));
         tokio::spawn(async move {
             // Whoever waits in vain asks himself.
-            if let Ok((told, covers)) = answer.await {
-                *locked(&escort.told) = Some((Instant::now(), marks.note(told), covers));
+            if let Ok((told, place)) = answer.await {
+                marks.note_behind(told, place);
             }
             escort.under_way.fetch_sub(1, Ordering::AcqRel);
-            escort.answered.notify_waiters();
+            marks.answered.notify_waiters();
         });
+    }
+
+    fn note_behind(&self, told: Told, place: u64) {
+        let (at, look) = (Instant::now(), self.note(told));
+        let mut behind = locked(&self.behind);
+        if behind.is_none_or(|before| before.place <= place) {
+            *behind = Some(Behind { at, look, place });
+        }
+    }
+
+    /// The greatest place of a read that has ended by now; the greatest of all where places tell
+    /// nothing.
+    pub(crate) fn reads_ended(&self) -> u64 {
+        self.asked.as_ref().and_then(|asked| asked.reads_ended()).unwrap_or(u64::MAX)
+    }
+
+    /// How the volume was behind all that has come for a stream by now, as a question behind reads
+    /// has told a moment ago, or one of the stream's is about to; `None` where that is still to be
+    /// asked. What comes meanwhile is another matter.
+    pub(crate) async fn look_behind(&self, escort: &Escort) -> Option<Look> {
+        // Of a stream for which nothing has come, it is not known what would have to be covered.
+        let ended = Some(escort.place.load(Ordering::Acquire)).filter(|place| *place > 0)?;
+        loop {
+            let answered = self.answered.notified();
+            tokio::pin!(answered);
+            answered.as_mut().enable();
+            let is_asked = escort.under_way.load(Ordering::Acquire) > 0;
+            let behind = *locked(&self.behind);
+            if let Some(told) = behind.filter(|told| told.place > ended)
+                && told.at.elapsed() < TOLD_FOR
+            {
+                return Some(told.look);
+            }
+            if !is_asked {
+                return None;
+            }
+            answered.await;
+        }
     }
 
     fn note(&self, told: Told) -> Look {
@@ -167,30 +229,6 @@ impl Marks {
         };
         *known = Some(look);
         look
-    }
-}
-
-impl Escort {
-    /// How the volume was behind all that has been read of it by now, as one of these questions
-    /// has told a moment ago; `None` where that is still to be asked.
-    pub(crate) async fn look(&self) -> Option<Look> {
-        loop {
-            let answered = self.answered.notified();
-            tokio::pin!(answered);
-            answered.as_mut().enable();
-            let is_asked = self.under_way.load(Ordering::Acquire) > 0;
-            let told = locked(&self.told).clone();
-            if let Some((at, look, covers)) = told
-                && at.elapsed() < TOLD_FOR
-                && covers()
-            {
-                return Some(look);
-            }
-            if !is_asked {
-                return None;
-            }
-            answered.await;
-        }
     }
 }
 
@@ -236,14 +274,17 @@ impl Asked for Unit {
     }
 
     fn ask_behind(&self) -> Option<AnswerBehind> {
-        let (disk, moments) = (self.disk.clone(), Arc::clone(&self.moments));
-        let answer = disk.write_mark_behind()?;
+        let moments = Arc::clone(&self.moments);
+        let answer = self.disk.write_mark_behind()?;
         Some(Box::pin(async move {
             let (mark, place) = answer.await?;
             let told = told(&moments, mark).ok_or(BlockError::Unsupported("a count of writes"))?;
-            let covers: Covers = Arc::new(move || disk.is_behind_reads(&place));
-            Ok((told, covers))
+            Ok((told, place))
         }))
+    }
+
+    fn reads_ended(&self) -> Option<u64> {
+        self.disk.reads_ended()
     }
 }
 
@@ -306,6 +347,44 @@ mod tests {
         gone.abort();
         turns.add_permits(1);
         assert_eq!(ask().await.unwrap(), 1);
+    }
+
+    /// A volume on which nothing is written, whose commands are counted.
+    #[derive(Default)]
+    struct Ordered(AtomicU64);
+
+    impl Asked for Ordered {
+        fn ask(&self) -> Answer<'_> {
+            let told = Told { moment: 1, is_reserved: false, is_untouched: true };
+            Box::pin(async move { Ok(Some(told)) })
+        }
+
+        fn ask_behind(&self) -> Option<AnswerBehind> {
+            let place = self.0.fetch_add(1, Ordering::Relaxed) + 1;
+            let told = Told { moment: 1, is_reserved: false, is_untouched: true };
+            Some(Box::pin(async move { Ok((told, place)) }))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_for_all_that_had_come_before_it_was_asked_for() {
+        let marks = Arc::new(Marks::new(Some(Box::<Ordered>::default())));
+        marks.fresh().await.unwrap();
+        let (first, beside) = (Arc::new(Escort::default()), Arc::new(Escort::default()));
+        first.came(1);
+        beside.came(1);
+        assert!(marks.look_behind(&first).await.is_none(), "nobody has asked");
+        for _ in 0..2 {
+            marks.ask_behind(&first);
+        }
+        assert!(marks.look_behind(&first).await.is_some());
+        assert!(marks.look_behind(&beside).await.is_some(), "asked by another one");
+        // What came later is not behind it; nor is what has come for nobody, as a hole.
+        beside.came(2);
+        assert!(marks.look_behind(&beside).await.is_none());
+        assert!(marks.look_behind(&Escort::default()).await.is_none());
+        tokio::time::advance(TOLD_FOR).await;
+        assert!(marks.look_behind(&first).await.is_none(), "it is of long ago");
     }
 
     #[tokio::test(start_paused = true)]

@@ -68,6 +68,7 @@ pub(super) fn install(
 /// The first place that nobody needs any more: its session is over, and all its drivers are gone.
 fn place(state: &mut State, member: Member) -> usize {
     let free = |m: &Member| m.part == Part::Gone && m.session.connections().next().is_none();
+    state.places.mix();
     match state.members.iter().position(free) {
         Some(index) => {
             state.members[index] = member;

@@ -69,13 +69,6 @@ impl WriteMark {
     }
 }
 
-/// Where a mark stands among the commands of a session.
-#[derive(Clone, Copy, Debug)]
-pub struct MarkPlace {
-    incarnation: u64,
-    cmd_sn: CmdSn,
-}
-
 impl RemoteDisk {
     /// The unit's mark as of some moment after this was called.
     ///
@@ -99,13 +92,14 @@ impl RemoteDisk {
     }
 
     /// The unit's mark as of a moment behind all reads that this disk has begun before this is
-    /// called, and where that is ([`is_behind_reads`](Self::is_behind_reads)). Asked for now, not
-    /// when the future is polled; `None` where the unit is not known to keep an order, as it is
-    /// once [`write_mark`](Self::write_mark) was asked for.
+    /// called, and its place: it is behind all reads of a lesser one
+    /// ([`reads_ended`](Self::reads_ended)). Asked for now, not when the future is polled; `None`
+    /// where the unit is not known to keep an order, as it is once
+    /// [`write_mark`](Self::write_mark) was asked for.
     ///
     /// # Errors
     /// The target does not answer, or refuses; its session has ended meanwhile.
-    pub fn write_mark_behind(&self) -> Option<Io<(WriteMark, MarkPlace)>> {
+    pub fn write_mark_behind(&self) -> Option<Io<(WriteMark, u64)>> {
         if !self.keeps_places() {
             return None;
         }
@@ -116,17 +110,19 @@ impl RemoteDisk {
             let Answers { counts, is_reserved, cmd_sn } = questions.answers().await?;
             let cmd_sn = cmd_sn.filter(|_| disk.shared().session() == session);
             let Some(cmd_sn) = cmd_sn else { return Err(session_ended()) };
-            let place = MarkPlace { incarnation: session.0, cmd_sn };
+            let mut state = disk.shared().lock();
+            if !state.places.tell() {
+                return Err(session_ended()); // another one has begun beside it
+            }
+            let place = state.places.of(cmd_sn);
             Ok((WriteMark { session, counts, is_reserved }, place))
         }))
     }
 
-    /// All that this disk has read by now was read before that moment.
-    pub fn is_behind_reads(&self, place: &MarkPlace) -> bool {
-        let state = self.shared().lock();
-        // A session that was added since numbers its reads for itself.
-        let is_comparable = state.incarnation == place.incarnation && state.members.len() == 1;
-        is_comparable && state.places.are_before(place.cmd_sn)
+    /// The greatest place of a read that has ended by now, 0 if none has; `None` where places tell
+    /// nothing.
+    pub fn reads_ended(&self) -> Option<u64> {
+        self.keeps_places().then(|| self.shared().lock().places.reads_ended())
     }
 
     /// Numbers tell what was carried out before what: in one session, of which nothing is sent
@@ -135,7 +131,7 @@ impl RemoteDisk {
         let state = self.shared().lock();
         let [member] = &state.members[..] else { return false };
         let level = member.session.params().error_recovery_level;
-        state.places.are_kept == Some(true) && level == 0
+        state.places.tell() && level == 0
     }
 
     /// Finds out whether the unit keeps to attributes, if that is not known.

@@ -54,7 +54,7 @@ pub use iscsi_proto::keys::send_targets::TargetRecord;
 pub use iscsi_proto::login::chap::{Algorithm, ChapCredentials, Secret};
 pub use isid::{IsidChoice, lock_directories, lock_directory};
 pub use leg::RemoteLeg;
-pub use mark::{MarkPlace, WriteMark};
+pub use mark::WriteMark;
 pub use path::{PathChange, PathConnection, PathReport, Share, ShareError};
 pub use probe::{ProbeError, UnitIdentity};
 pub use report::{ConnectionReport, SessionReport};

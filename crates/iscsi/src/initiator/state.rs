@@ -318,7 +318,7 @@ impl State {
         self.growth.sessions_opening = 0;
         self.ended = None;
         self.carried = false;
-        self.places = Places::default();
+        self.places.begin(self.members.len());
         if !self.requeued.is_empty() {
             let commands = self.requeued.len();
             tracing::info!("session recovery: {commands} commands re-issued");

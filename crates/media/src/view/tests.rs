@@ -16,7 +16,8 @@ use block::{BlockDevice, Buf, Device, DeviceInfo, Extent, Io, WriteFlags};
 use files::{ReadConfig, Table};
 
 use super::*;
-use crate::writers::{Answer, AnswerBehind, Asked, Covers, Told};
+use crate::escort::escorted;
+use crate::writers::{Answer, AnswerBehind, Asked, Told};
 
 const SECTOR: usize = 512;
 /// One cluster is a sector; so many make it a FAT16.
@@ -108,9 +109,12 @@ impl Asked for Counts {
             tokio::time::sleep(counts.latency()).await;
             let told = Told { moment, is_reserved: false, is_untouched: moment == 0 };
             let is_credulous = counts.is_credulous.load(SeqCst);
-            let covers: Covers = Arc::new(move || is_credulous || counts.order().read < number);
-            Ok((told, covers))
+            Ok((told, if is_credulous { u64::MAX } else { number }))
         }))
+    }
+
+    fn reads_ended(&self) -> Option<u64> {
+        Some(self.order().read)
     }
 }
 
@@ -446,8 +450,15 @@ impl Viewer {
         let recent = self.view.recent();
         let is_escorted = self.dice.roll(2) == 0;
         let share = |far| match is_escorted {
-            true => recent.shared(escorted(far, &self.view.marks, &escort, 512), &version),
-            false => recent.shared(far, &version),
+            true => {
+                let questions = Questions::new(&self.view.marks, &escort, 512);
+                let far = escorted(far, &questions);
+                recent.shared(far, &version, questions)
+            }
+            false => {
+                let questions = Questions::new(&self.view.marks, &Arc::default(), 512);
+                recent.shared(far, &version, questions)
+            }
         };
         let file = found.file.with_config(config).through(share);
         let mut reading = file.read(0..file.size());
@@ -465,7 +476,7 @@ impl Viewer {
             }
             let moment = sending.moment;
             let is_careless = self.mistake == Some(Mistake::Careless);
-            let is_told = is_escorted && escort.look().await.is_some();
+            let is_told = is_escorted && self.view.marks.look_behind(&escort).await.is_some();
             self.seen.borrow_mut().escorted += u64::from(is_told);
             if !is_careless && !self.view.is_still_at(&sending).await.unwrap() {
                 match self.view.look_again(&mut sending).await {

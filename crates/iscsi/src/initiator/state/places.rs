@@ -7,30 +7,75 @@ use iscsi_proto::serial::CmdSn;
 
 use crate::initiator::op::{Asked, Origin};
 
-/// What is known of an incarnation's commands that have ended.
-#[derive(Debug, Default)]
+/// Places of one session are so far from those of another that no command of either is taken for
+/// one of the other's.
+const APART: u64 = 1 << 33;
+
+/// What is known of commands that have ended. Their numbers are counted on where they wrap around,
+/// and from one session to the next: of two commands, the younger one has the greater place.
+#[derive(Debug)]
 pub(in crate::initiator) struct Places {
     /// The unit keeps to the ORDERED attribute, once it was asked.
     pub(in crate::initiator) are_kept: Option<bool>,
-    /// The greatest number of a read of the user that has ended.
-    read_latest: Option<CmdSn>,
+    /// There is more than one session, and each numbers its commands for itself.
+    is_mixed: bool,
+    /// The youngest command of the session that has ended, and its place.
+    latest: Option<(CmdSn, u64)>,
+    /// The place of the first command that ends.
+    first: u64,
+    /// The greatest place of a read of the user that has ended; 0 if none has.
+    read_latest: u64,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self { are_kept: None, is_mixed: false, latest: None, first: APART, read_latest: 0 }
+    }
 }
 
 impl Places {
+    /// Other sessions number their commands anew, with a unit that may be another.
+    pub(super) fn begin(&mut self, sessions: usize) {
+        self.is_mixed = sessions != 1;
+        self.first = self.latest.map_or(self.first, |(_, place)| place) + APART;
+        (self.are_kept, self.latest) = (None, None);
+    }
+
+    /// One more session.
+    pub(in crate::initiator) fn mix(&mut self) {
+        self.is_mixed = true;
+    }
+
+    /// They tell what was carried out before what.
+    pub(in crate::initiator) fn tell(&self) -> bool {
+        self.are_kept == Some(true) && !self.is_mixed
+    }
+
     /// A command has ended that had this number.
     pub(super) fn note(&mut self, command: &Command, task: &mut Asked, cmd_sn: Option<CmdSn>) {
         task.cmd_sn = cmd_sn;
-        let is_read = task.origin == Origin::User && command.data_in_len > 0;
-        if let Some(cmd_sn) = cmd_sn.filter(|_| is_read)
-            && self.read_latest.is_none_or(|latest| latest.is_before(cmd_sn))
-        {
-            self.read_latest = Some(cmd_sn);
+        let cmd_sn = cmd_sn.filter(|_| !self.is_mixed);
+        let Some(place) = cmd_sn.map(|cmd_sn| self.of(cmd_sn)) else { return };
+        if task.origin == Origin::User && command.data_in_len > 0 {
+            self.read_latest = self.read_latest.max(place);
         }
     }
 
-    /// Every read that has ended was asked for before the command with this number.
-    pub(in crate::initiator) fn are_before(&self, cmd_sn: CmdSn) -> bool {
-        self.read_latest.is_none_or(|latest| latest.is_before(cmd_sn))
+    /// The place of the command with this number.
+    pub(in crate::initiator) fn of(&mut self, cmd_sn: CmdSn) -> u64 {
+        let (before, place) = *self.latest.get_or_insert((cmd_sn, self.first));
+        // Serial numbers of 32 bits (RFC 1982): less than half of them is ahead or behind.
+        let further = cmd_sn.0.wrapping_sub(before.0).cast_signed();
+        let place = place.saturating_add_signed(further.into());
+        if further > 0 {
+            self.latest = Some((cmd_sn, place));
+        }
+        place
+    }
+
+    /// No read that has ended has a greater one.
+    pub(in crate::initiator) fn reads_ended(&self) -> u64 {
+        self.read_latest
     }
 }
 
@@ -67,14 +112,32 @@ mod tests {
     #[test]
     fn a_command_is_behind_reads_that_had_lesser_numbers_whichever_ended_last() {
         let mut places = Places::default();
-        assert!(places.are_before(CmdSn(0)), "nothing was read");
+        assert_eq!(places.reads_ended(), 0, "nothing was read");
+        let is_behind =
+            |places: &mut Places, number| places.reads_ended() < places.of(CmdSn(number));
         note(&mut places, Origin::User, 512, u32::MAX);
-        assert!(places.are_before(CmdSn(0)) && !places.are_before(CmdSn(u32::MAX)));
+        assert!(is_behind(&mut places, 0) && !is_behind(&mut places, u32::MAX));
         note(&mut places, Origin::User, 512, 7);
         note(&mut places, Origin::User, 512, 5);
-        assert!(places.are_before(CmdSn(8)) && !places.are_before(CmdSn(6)));
+        assert!(is_behind(&mut places, 8) && !is_behind(&mut places, 6));
         note(&mut places, Origin::User, 0, 20);
         note(&mut places, Origin::UserShort, 192, 21);
-        assert!(places.are_before(CmdSn(8)), "these brought nothing of the medium");
+        assert!(is_behind(&mut places, 8), "these brought nothing of the medium");
+        // Whatever numbers the next session has, its commands are younger.
+        places.begin(1);
+        assert!(is_behind(&mut places, 3));
+        note(&mut places, Origin::User, 512, 2);
+        assert!(is_behind(&mut places, 3) && !is_behind(&mut places, 1));
+    }
+
+    #[test]
+    fn places_go_on_where_numbers_wrap_around() {
+        let mut places = Places::default();
+        let mut before = places.of(CmdSn(1));
+        for step in 1..20_u32 {
+            let place = places.of(CmdSn(1_u32.wrapping_add(step.wrapping_mul(1 << 30))));
+            assert_eq!(place, before + (1 << 30));
+            before = place;
+        }
     }
 }
