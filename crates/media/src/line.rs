@@ -1,10 +1,11 @@
 //! [`Line`]: the line to a home, which all who watch something of it share. What is asked for and
 //! has not come stays within a limit; whose read is next, [`Turns`] decides.
 //!
-//! The limit is the line's own: what a read takes longer than the shortest one has taken, it stands
+//! The limit is the line's own: what reads take longer than the shortest one has taken, they stand
 //! in a queue, which somebody who seeks would have to wait behind. More than [`QUEUE_AIM`] of that,
-//! and there are fewer of them. What is aborted does not help: it has left the disk, and is on its
-//! way.
+//! and there are fewer of them. A queue is what all of them have stood in: one that takes longer
+//! than its neighbours has lost a packet, and fewer of them would not bring that sooner. What is
+//! aborted does not help: it has left the disk, and is on its way.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -28,10 +29,15 @@ const PIECE: u64 = 256 << 10;
 /// How long a read may stand in a queue before there are too many of them. Enough to keep a line
 /// full whose reads are not alike, and a fifth of the 0.3 s that a seek may take on a short one.
 const QUEUE_AIM: Duration = Duration::from_millis(60);
+/// Bytes of reads of which the shortest tells whether there is a queue (as CoDel, RFC 8289, takes
+/// the least of an interval): four pieces, which rarely all lose a packet, and are a round or less.
+const ROUND: u64 = 4 * PIECE;
 /// The shortest read counts for so long; then it is looked for again, with few under way.
 const LEAST_FOR: Duration = Duration::from_secs(30);
 /// By how much the limit grows with a read, once it has been too high.
 const BYTES_UP: u64 = 32 << 10;
+/// A round of which no read is done.
+const NO_READ: (u64, Duration) = (0, Duration::MAX);
 
 /// The line to a home.
 #[derive(Clone)]
@@ -45,6 +51,8 @@ struct State {
     is_opening: bool,
     /// Reads that were asked for before this say nothing of the limit of now.
     lowered_at: Option<Instant>,
+    /// Bytes of the reads since the last look at the limit, and what the shortest has taken.
+    round: (u64, Duration),
     under_way: u64,
     /// Streams that there were.
     streams: u64,
@@ -68,6 +76,7 @@ impl Line {
             least: None,
             is_opening: true,
             lowered_at: None,
+            round: NO_READ,
             under_way: 0,
             streams: 0,
             turns: Turns::default(),
@@ -137,6 +146,7 @@ impl State {
         let Some((least, _)) = self.least.filter(|(_, at)| now - *at < LEAST_FOR) else {
             (self.least, self.is_opening) = (Some((took, now)), true);
             (self.limit, self.lowered_at) = (BYTES_FIRST, Some(now));
+            self.round = NO_READ;
             return;
         };
         if took <= least {
@@ -146,14 +156,21 @@ impl State {
         if self.lowered_at.is_some_and(|at| since < at) {
             return;
         }
-        if took > most {
-            // What is under way and how long it takes are in proportion.
-            let fitting = (self.limit as f64 * most.as_secs_f64() / took.as_secs_f64()) as u64;
-            self.limit = fitting.max(self.limit / 2).max(BYTES_MIN);
-            (self.is_opening, self.lowered_at) = (false, Some(now));
-        } else if is_waited_for {
+        if took <= most && is_waited_for {
             let more = if self.is_opening { bytes } else { BYTES_UP };
             self.limit = (self.limit + more).min(BYTES_MAX);
+        }
+        self.round = (self.round.0 + bytes, self.round.1.min(took));
+        let (read, shortest) = self.round;
+        if read < ROUND {
+            return;
+        }
+        self.round = NO_READ;
+        if shortest > most {
+            // What is under way and how long it takes are in proportion.
+            let fitting = (self.limit as f64 * most.as_secs_f64() / shortest.as_secs_f64()) as u64;
+            self.limit = fitting.max(self.limit / 2).max(BYTES_MIN);
+            (self.is_opening, self.lowered_at) = (false, Some(now));
         }
     }
 }
@@ -344,6 +361,25 @@ mod tests {
         turns.add_permits(1);
         let mut again = file.read(0..1);
         assert_eq!(again.next().await.unwrap().unwrap().len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_that_is_late_alone_stood_in_no_queue() {
+        let line = Line::new();
+        let limit_after = async |millis: &[u64]| {
+            for millis in millis {
+                let since = Instant::now();
+                tokio::time::advance(Duration::from_millis(*millis)).await;
+                line.lock().judge(PIECE, since);
+            }
+            line.lock().limit
+        };
+        assert_eq!(limit_after(&[100; 5]).await, BYTES_FIRST);
+        // Packets were lost of every other one.
+        assert_eq!(limit_after(&[110, 310, 100, 320, 300, 310, 310, 120]).await, BYTES_FIRST);
+        let less = limit_after(&[250, 240, 200, 220]).await;
+        assert_eq!(less, BYTES_FIRST * 160 / 200, "as much as would take 60 ms longer");
+        assert_eq!(limit_after(&[150, 330, 155, 145]).await, less);
     }
 
     #[tokio::test(start_paused = true)]
