@@ -165,15 +165,16 @@ def test_a_figure_is_old_when_what_its_stacks_run_has_changed(tmp_path: Path, mo
     assert re.search(r"old .*1 .*iscsi: two", listed) and re.search(r"lost .*was not kept", listed)
 
 
-DRAWN = sorted((DOCS / "tuner").glob("s2-*.csv"))
+DRAWN = [path for path in sorted((DOCS / "tuner").glob("s2-*.csv")) if "-both" not in path.name]
+"""Of one engine; what both have stands in engines.csv."""
 
 
 @pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.stem)
 def test_a_figure_of_a_simulation_says_its_runs_commit_and_what_the_paper_says(path: Path):
     head = data.read(path).head
-    assert head["runs"] and re.match(r"[0-9a-f]{7}([+ ]|$)", head["commit"]), head.get("commit")
+    assert head["runs"] and re.match(r"[0-9a-f]{7,40}([+ ]|$)", head["commit"]), head.get("commit")
     judged = claims.of_head(head)
-    assert judged, path
+    assert judged or head["paper"] == "ours", path
     # The page has the same words.
     page = (DOCS / "tuner/ns2.md").read_text()
     if f"## {path.stem}:" in page:
@@ -279,8 +280,8 @@ REAL_QUOTED = [
         "what is left of the plateau at N = 64",
         "real",
     ),
-    (r"N = (\d+) for Tm of 5 and 10 s", "the median N at the end, Tm = 5 s", "real"),
-    (r"N = \d+ for Tm of 5 and 10 s, (\d+) for 1 s", "the median N at the end, Tm = 1 s", "real"),
+    (r"N = (\d+) for Tm of 5 s", "the median N at the end, Tm = 5 s", "real"),
+    (r"N = \d+ for Tm of 5 s, ([\d.]+) for 1 s", "the median N at the end, Tm = 1 s", "real"),
 ]
 
 
