@@ -1,6 +1,7 @@
 """Draws the curves of an experiment: the same colour and mark for a stack in every figure, the
 line's payload rate, the paper's values, quartiles as bars; what could not run is written in it."""
 
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,8 +51,8 @@ ZERO_LOG_STEP = 0.4
 PANELS_IN = {1: (7.0, 3.5), 2: (4.7, 3.5), 4: (4.7, 2.7)}
 """Size of the axes by the number of panels."""
 LEGEND_COLUMNS = 3
-SMALL_PRINT_IN = 0.42
-"""Two lines of it."""
+SMALL_PRINT_LINE_IN, SMALL_PRINT_PER_IN = 0.14, 20
+"""Height of a line of it, and how many characters fit into an inch."""
 
 
 def draw(curves: Curves, path: Path) -> tuple[Path, Path]:
@@ -62,9 +63,11 @@ def draw(curves: Curves, path: Path) -> tuple[Path, Path]:
     gaps = any(point.failed for curve in curves.curves for point in curve.points if not point.mbit)
     entries = 1 + shown + bool(curves.experiment.points) + gaps
     margins = figure.Margins() if panels != [""] else figure.Margins(top=0.55)
-    margins = replace(margins, small_print=SMALL_PRINT_IN)
+    panel_in = PANELS_IN[len(panels)]
+    small_print = _wrapped(_small_print(curves), int(columns * panel_in[0] * SMALL_PRINT_PER_IN))
+    margins = replace(margins, small_print=(len(small_print) + 1) * SMALL_PRINT_LINE_IN)
     chart, grid, legend_at = figure.panels(
-        rows, columns, PANELS_IN[len(panels)], -(-entries // LEGEND_COLUMNS), margins
+        rows, columns, panel_in, -(-entries // LEGEND_COLUMNS), margins
     )
     for axes, panel in zip(grid, panels, strict=True):
         _panel(axes, curves, panel)
@@ -76,9 +79,13 @@ def draw(curves: Curves, path: Path) -> tuple[Path, Path]:
     height = chart.get_size_inches()[1]
     chart.suptitle(_title(curves), fontsize=11.5, y=1 - 0.1 / height)
     small = {"fontsize": 7, "color": "#444444", "ha": "center", "va": "bottom"}
-    chart.text(0.5, 0.07 / height, _small_print(curves), **small)
+    chart.text(0.5, 0.07 / height, "\n".join(small_print), **small)
     data.write_curves(curves, path.with_suffix(".csv"))
     return figure.save(chart, path)
+
+
+def _wrapped(text: str, characters: int) -> list[str]:
+    return [part for line in text.splitlines() for part in textwrap.wrap(line, characters)]
 
 
 def _title(curves: Curves) -> str:
