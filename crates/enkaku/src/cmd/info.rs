@@ -37,6 +37,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     });
     let volume = volume.await?;
+    if let Some(disk) = volume.disk() {
+        disk.gathered().await; // the first command does not wait for the others
+    }
     let info = volume.device().info();
     let mut report = json!({
         "size": info.size,
