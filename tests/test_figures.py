@@ -165,8 +165,7 @@ def test_a_figure_is_old_when_what_its_stacks_run_has_changed(tmp_path: Path, mo
     assert re.search(r"old .*1 .*iscsi: two", listed) and re.search(r"lost .*was not kept", listed)
 
 
-DRAWN = [path for path in sorted((DOCS / "tuner").glob("s2-*.csv")) if "-both" not in path.name]
-"""Of one engine; what both have stands in engines.csv."""
+DRAWN = sorted((DOCS / "tuner").glob("s2-*.csv"))
 
 
 @pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.stem)
@@ -174,7 +173,8 @@ def test_a_figure_of_a_simulation_says_its_runs_commit_and_what_the_paper_says(p
     head = data.read(path).head
     assert head["runs"] and re.match(r"[0-9a-f]{7,40}([+ ]|$)", head["commit"]), head.get("commit")
     judged = claims.of_head(head)
-    assert judged or head["paper"] == "ours", path
+    # The paper says nothing of our own; and each engine is judged by itself, not both together.
+    assert judged or head["paper"] == "ours" or path.stem.endswith("-both"), path
     # The page has the same words.
     page = (DOCS / "tuner/ns2.md").read_text()
     if f"## {path.stem}:" in page:

@@ -138,6 +138,11 @@ def _text(file) -> str:
     return file.read().decode(errors="replace")
 
 
+def _stat(folder: Path) -> list[str]:
+    """The words of a process or a thread in /proc behind its name, from its state on."""
+    return (folder / "stat").read_text().rpartition(")")[2].split()
+
+
 class Peer:
     """A program that runs until it is stopped. Its output goes to a file of its own."""
 
@@ -174,7 +179,7 @@ class Peer:
 
     def cpu_s(self) -> float:
         """CPU seconds of all its threads so far, user and system."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = _stat(Path(f"/proc/{self.pid}"))
         return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS_PER_S
 
     def wait_until(self, ready: Callable[[], bool], what: str) -> None:
@@ -212,7 +217,7 @@ class Peer:
         states = set()
         for task in Path(f"/proc/{self.pid}/task").iterdir():
             with suppress(OSError):  # It has just ended.
-                states.add((task / "stat").read_text().rpartition(")")[2].split()[0])
+                states.add(_stat(task)[0])
         return states <= {"T", "t", "Z", "X"}
 
     def kill(self) -> None:

@@ -50,7 +50,7 @@ impl Questions {
         Arc::new(Self { marks, escort, each, bytes, is_due })
     }
 
-    /// So much more is being read.
+    /// The stream begins to read `len` more bytes: a question goes behind them, if it is time.
     fn read(self: &Arc<Self>, len: u64) {
         let before = self.bytes.fetch_add(len, Ordering::Relaxed);
         if before >= BYTES {

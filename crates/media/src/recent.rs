@@ -66,7 +66,7 @@ enum Found {
 
 /// Who reads, and wants to know whether it is still so.
 pub(crate) trait Reader: Send + Sync {
-    /// So many bytes are wanted that others have begun to read.
+    /// The reader wants `len` bytes that another one has begun to read.
     fn met(&self, len: u64);
 
     /// The greatest place of a read that has ended by now.

@@ -200,7 +200,7 @@ impl Marks {
     /// has told a moment ago, or one of the stream's is about to; `None` where that is still to be
     /// asked. What comes meanwhile is another matter.
     pub(crate) async fn look_behind(&self, escort: &Escort) -> Option<Look> {
-        // Of a stream for which nothing has come, it is not known what would have to be covered.
+        // Nothing has come for the stream yet: there is no place that an answer could be behind.
         let ended = Some(escort.place.load(Ordering::Acquire)).filter(|place| *place > 0)?;
         loop {
             let answered = self.answered.notified();

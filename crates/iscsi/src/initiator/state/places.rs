@@ -1,6 +1,7 @@
 //! Places of commands among each other, for whoever wants to know what was carried out before
 //! what: a target delivers the commands of a session in the order of their numbers (RFC 7143
-//! §4.2.2.1), and one with the ORDERED attribute is carried out behind all older ones (SAM-5 §8.2).
+//! §4.2.2.1), and one with the ORDERED attribute is carried out behind all older ones (SAM-5
+//! §8.2).
 
 use iscsi_proto::initiator::Command;
 use iscsi_proto::serial::CmdSn;
