@@ -178,6 +178,8 @@ pub struct Model {
     /// The bandwidth when the line was saturated last.
     found: Option<f64>,
     outstanding: Option<f64>,
+    /// For how long nothing was carried that was asked for.
+    silent_s: f64,
     /// What was under way when the path fell silent, less what was carried since, in bytes.
     broken_off: f64,
     /// In the background, where every queue is somebody's: the base delay of the last minutes.
@@ -275,13 +277,16 @@ impl Model {
 
     /// No silence is being repaired. What was under way in a path that carries nothing, although it
     /// is asked to, is sent again when it is back: until as much has been carried, losses are no
-    /// load's, windows are those of slow start, and nothing is known of the line.
+    /// load's, windows are those of slow start, and nothing is known of the line. What windows let
+    /// go at once comes at once, too: only a round trip in which nothing comes is a silence.
     fn is_whole(&mut self, sample: &Sample, dt_s: f64, signs: &Signs) -> bool {
         let asked = sample.outstanding_bytes.map_or(!signs.app_limited, |bytes| bytes > 0.0);
-        if sample.bytes_per_s <= 0.0 && asked {
-            let held_s = self.last.rtt_s.unwrap_or(0.0) + self.last.queue_now_s;
+        let is_silent = sample.bytes_per_s <= 0.0 && asked;
+        self.silent_s = if is_silent { self.silent_s + dt_s } else { 0.0 };
+        let held_s = self.last.rtt_s.unwrap_or(0.0) + self.last.queue_now_s;
+        if self.silent_s > held_s {
             self.broken_off = self.broken_off.max(self.last.bandwidth.unwrap_or(0.0) * held_s);
-        } else {
+        } else if !is_silent {
             self.broken_off = (self.broken_off - sample.bytes_per_s * dt_s).max(0.0);
         }
         self.broken_off <= 0.0
