@@ -128,12 +128,13 @@ pub(super) struct Prober<'a> {
 }
 
 impl Prober<'_> {
-    /// Waits until the unit is ready and has told all unit attentions. What they say is noted
-    /// where every answer is (`State::collect`), so that it outlives this session.
-    pub(super) async fn settle(&self) -> Result<(), ProbeError> {
+    /// Waits until the unit is ready and has told all unit attentions; whether it was ready from
+    /// the beginning. What they say is noted where every answer is (`State::collect`), so that it
+    /// outlives this session.
+    pub(super) async fn settle(&self) -> Result<bool, ProbeError> {
         let name = "TEST UNIT READY";
         let ask = || self.raw(name, cdb::TEST_UNIT_READY, 0);
-        let mut attentions = 0;
+        let (mut attentions, mut at_once) = (0, true);
         loop {
             // Two at once: a new session is told of a power-on first, mostly of nothing else.
             let (first, reply) = tokio::try_join!(ask(), ask())?;
@@ -141,11 +142,14 @@ impl Prober<'_> {
                 |reply: &Reply| matches!(judge(reply.status, &reply.sense, 0), Verdict::Again(_));
             attentions += u32::from(is_attention(&first)) + u32::from(is_attention(&reply));
             match judge(reply.status, &reply.sense, 0) {
-                Verdict::Done => return Ok(()),
+                Verdict::Done => return Ok(at_once),
                 Verdict::Again(_) if attentions < ATTENTIONS_MAX => {}
                 // LOGICAL UNIT NOT SUPPORTED
                 _ if is_no_unit(&reply) => return Err(ProbeError::NoUnit(self.shared.url.lun)),
-                Verdict::Later(_) | Verdict::Full(_) => tokio::time::sleep(READY_PAUSE).await,
+                Verdict::Later(_) | Verdict::Full(_) => {
+                    at_once = false;
+                    tokio::time::sleep(READY_PAUSE).await;
+                }
                 Verdict::Failed(source) => {
                     return Err(ProbeError::Command { command: name, source });
                 }

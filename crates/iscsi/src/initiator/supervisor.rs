@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{join, try_join_all};
 use iscsi_proto::ids::Isid;
 use iscsi_proto::initiator::ConnectionId;
 use iscsi_proto::keys::ConnectionParams;
@@ -204,12 +205,21 @@ async fn probe(
     sessions: usize,
 ) -> Result<Arc<Unit>, ConnectError> {
     let prober = |member| Prober { shared, incarnation, member };
-    // Each session is a nexus of its own, with unit attentions of its own.
-    for member in 0..sessions {
-        prober(member).settle().await?;
-    }
-    shared.lock().unit_changed = false; // what is told from here on may be newer than the answers
-    let unit = prober(0).describe().await?;
+    let (first, probers) = (prober(0), (0..sessions).map(prober).collect::<Vec<_>>());
+    let begin = || shared.lock().unit_changed = false;
+    begin();
+    // Each session is a nexus of its own, with unit attentions of its own. What is asked meanwhile
+    // counts if the unit was ready and did not change: a round trip less.
+    let (ready, described) =
+        join(try_join_all(probers.iter().map(Prober::settle)), first.describe()).await;
+    let was_ready = ready?.into_iter().all(|at_once| at_once) && !shared.lock().unit_changed;
+    let unit = match described {
+        Ok(unit) if was_ready => unit,
+        _ => {
+            begin(); // what is told from here on may be newer than the answers
+            first.describe().await?
+        }
+    };
     if let Some(before) = shared.unit() {
         unit.check_same(&before)?;
     }
