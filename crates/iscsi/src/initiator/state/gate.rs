@@ -3,7 +3,7 @@
 
 use block::{BlockError, Buf};
 use iscsi_proto::initiator::durability::{Admission, Effect, Ended};
-use iscsi_proto::initiator::{Command, SubmitError};
+use iscsi_proto::initiator::{Candidate, Command, SubmitError};
 use iscsi_proto::time::Instant;
 
 use super::{Batch, Phase, State, command};
@@ -56,10 +56,12 @@ impl State {
 
     /// As much is under way as may be. One command always may.
     fn is_full(&self) -> bool {
-        let bytes = |window: u64| self.in_flight > 0 && self.outstanding_bytes() >= window;
+        let holds = |limit: Option<u64>, bytes: fn(&Candidate) -> u64| {
+            limit.is_some_and(|limit| self.in_flight > 0 && self.sum(bytes) >= limit)
+        };
         self.in_flight >= self.limit
-            || self.window.is_some_and(bytes)
-            || self.gathering().is_some_and(bytes)
+            || holds(self.window, under_way)
+            || holds(self.gathering(), |load| load.outstanding_bytes)
     }
 
     /// The first number of connections is there at this time at the latest, unless packets are
@@ -75,10 +77,10 @@ impl State {
         gathers.then(|| GATHERING_BYTES * u64::from(self.connections_open()))
     }
 
-    /// Payload of unfinished commands.
-    fn outstanding_bytes(&self) -> u64 {
+    /// The sum over all connections.
+    fn sum(&self, bytes: fn(&Candidate) -> u64) -> u64 {
         let connections = |member: &Member| {
-            let load = |(id, _)| member.session.load(id).map_or(0, |load| load.outstanding_bytes);
+            let load = |(id, _)| member.session.load(id).map_or(0, |load| bytes(&load));
             member.active().map(load).sum::<u64>()
         };
         self.members.iter().map(connections).sum()
@@ -215,4 +217,11 @@ impl State {
             self.durability.own_flush_undone(&mut task.ticket);
         }
     }
+}
+
+/// What of a connection's commands is under way at least. They count as a whole until they are done,
+/// and the one whose data are coming may be done as good as: without another behind it the
+/// connection would rest for a round trip.
+fn under_way(load: &Candidate) -> u64 {
+    load.outstanding_bytes - load.outstanding_bytes / u64::from(load.in_flight.max(1))
 }

@@ -183,6 +183,22 @@ fn a_full_queue_means_fewer_commands_and_more_again_after_a_calm_time() {
 }
 
 #[test]
+fn behind_the_command_that_is_being_answered_the_window_is_full() {
+    let mut rig = Rig::new(9);
+    // Each costs as much as a command without data.
+    let window = 2 * iscsi_proto::initiator::COMMAND_COST_BYTES;
+    rig.state.set_window(Some(window), &mut rig.batch);
+    (0..6).for_each(|lba| rig.send(lba, Effect::None));
+    let sent = rig.sent();
+    assert_eq!(lbas(&sent), [0, 1, 2], "the first may be done as good as");
+    rig.answer(sent[0].1, 0);
+    assert_eq!(lbas(&rig.sent()), [3]);
+    rig.state.set_window(Some(0), &mut rig.batch);
+    [1, 2].map(|at| rig.answer(sent[at].1, 0));
+    assert!(rig.sent().is_empty(), "one may always be under way, and is");
+}
+
+#[test]
 fn a_target_gone_for_too_long_fails_what_waits_and_what_comes() {
     let mut rig = Rig::new(2);
     (0..4).for_each(|lba| rig.send(lba, Effect::None));
