@@ -24,6 +24,8 @@ pub struct Counters {
     pub dropped_burst: u64,
     /// Segments that found more waiting than the ECN threshold and were marked.
     pub marked: u64,
+    /// IP bytes of `bytes` that wait or are being sent.
+    pub queue_bytes: u64,
     /// The most segments that ever waited or were being sent.
     pub queue_packets_max: u64,
     /// The most IP bytes that ever waited or were being sent.
@@ -72,6 +74,7 @@ impl Counters {
         self.dropped_loss += other.dropped_loss;
         self.dropped_burst += other.dropped_burst;
         self.marked += other.marked;
+        self.queue_bytes += other.queue_bytes;
         self.queue_packets_max = self.queue_packets_max.max(other.queue_packets_max);
         self.queue_bytes_max = self.queue_bytes_max.max(other.queue_bytes_max);
         for class in &other.classes {

@@ -172,6 +172,11 @@ impl Direction {
         self.link.counters()
     }
 
+    /// Brings what waits up to date.
+    pub(crate) fn note_queue(&mut self, now_ns: u64) {
+        self.link.note_queue(now_ns);
+    }
+
     /// Decides about the frame of `len` bytes that lies at the end of the log, and must not be
     /// overwritten by what leaves before it: [`Direction::advance`] was called for this time.
     fn admit(&mut self, now_ns: u64, len: usize, recorder: &mut Option<Recorder>) {

@@ -341,10 +341,22 @@ impl Link {
         Some(self.busy_until_ns.saturating_add(sending_ns).saturating_add(delay_ns))
     }
 
-    /// What has happened so far.
+    /// What has happened so far; what waits is as of [`note_queue`](Self::note_queue).
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Brings what waits up to date.
+    pub fn note_queue(&mut self, now_ns: u64) {
+        self.forget_departed(now_ns);
+        self.counters.queue_bytes = self.held().1;
+    }
+
+    /// Segments and IP bytes that wait or are being sent.
+    fn held(&self) -> (u64, u64) {
+        let (packets, bytes) = self.scheduler.as_ref().map_or((0, 0), Scheduler::held);
+        (packets + self.queued.len() as u64, bytes + self.queued_bytes)
     }
 
     fn forget_departed(&mut self, now_ns: u64) {
@@ -380,8 +392,7 @@ impl Link {
             self.queued_bytes += u64::from(ip_bytes);
             Some(departs_ns)
         };
-        let (packets, bytes) = self.scheduler.as_ref().map_or((0, 0), Scheduler::held);
-        let (packets, bytes) = (packets + self.queued.len() as u64, bytes + self.queued_bytes);
+        let (packets, bytes) = self.held();
         let counters = &mut self.counters;
         counters.queue_packets_max = counters.queue_packets_max.max(packets);
         counters.queue_bytes_max = counters.queue_bytes_max.max(bytes);

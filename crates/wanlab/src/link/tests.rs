@@ -47,10 +47,12 @@ fn the_queue_drops_its_tail_and_frees_a_place_at_each_departure() {
     assert_eq!(link.enqueue(12_303, 1500), Fate::DroppedQueue);
     assert_eq!(at(link.enqueue(12_304, 1500)), 4 * 12_304);
     assert_eq!(link.enqueue(12_304, 1500), Fate::DroppedQueue);
+    link.note_queue(12_304);
     let expected = Counters {
         segments: 4,
         bytes: 6000,
         dropped_queue: 3,
+        queue_bytes: 4500,
         queue_packets_max: 3,
         queue_bytes_max: 4500,
         classes: link.counters().classes.clone(),
@@ -59,6 +61,8 @@ fn the_queue_drops_its_tail_and_frees_a_place_at_each_departure() {
     assert_eq!(*link.counters(), expected);
     let [all] = expected.classes.as_slice() else { panic!("{expected:?}") };
     assert_eq!((all.class.as_str(), all.segments, all.dropped_queue), ("all", 4, 3));
+    link.note_queue(4 * 12_304);
+    assert_eq!(link.counters().queue_bytes, 0);
     // 0, 1, 2 and 2 segments went before.
     assert_eq!(all.queued.mean_us(), 12.304 * 5.0 / 4.0);
 }
