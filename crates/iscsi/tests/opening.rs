@@ -112,7 +112,7 @@ async fn slow_way_to(target: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
 #[tokio::test]
 async fn a_unit_that_is_ready_is_known_a_round_trip_after_the_login() {
     let memory = MemoryDevice::new(SIZE as u64, 512).unwrap();
-    let (address, answers) = slow_way_to(serve(IQN, Arc::new(memory)).await).await;
+    let (address, answers) = slow_way_to(serve(IQN, Arc::new(memory))).await;
     let url: Url = format!("iscsi://{address}/{IQN}/0").parse().unwrap();
     let config = Config::default().connections(1);
     let disk = soon("opening", RemoteDisk::connect(url, config)).await.unwrap();

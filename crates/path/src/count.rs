@@ -126,10 +126,9 @@ impl Count {
             Some(known) => known.bandwidth.max(ASSUMED_BANDWIDTH),
             None => ASSUMED_BANDWIDTH,
         };
-        let bytes = bandwidth * rtt_s;
         // Slow start doubles in each of these but the first.
         let grown = INITIAL_WINDOW_SEGMENTS * SEGMENT_BYTES * (SETTLE_ROUND_TRIPS - 1.0).exp2();
-        let windows = ceil(bytes / window_bytes.clamp(SEGMENT_BYTES, grown));
+        let windows = ceil(bandwidth * rtt_s / window_bytes.clamp(SEGMENT_BYTES, grown));
         let carried = known.filter(|known| known.connections > 0);
         let needed = carried.map_or(windows, |known| known.connections).min(self.max);
         if needed > self.n {
@@ -234,14 +233,13 @@ impl Count {
         let fewer = matches!(self.mode, Mode::Down { .. });
         let round_trips = if fewer { FULL_ROUNDS } else { SETTLE_ROUND_TRIPS };
         let settled_s = open_s + round_trips * rtt_s(now);
-        let noise = self.noise();
         let most_s = if self.mode == Mode::First { LEVEL_S.0 } else { LEVEL_S.1 };
-        let span_s = (SAMPLE_S * (noise / LEVEL_NOISE).powi(2)).clamp(LEVEL_S.0, most_s);
-        let lately = self.mean(now.t_s - span_s);
+        let span_s = (SAMPLE_S * (self.noise() / LEVEL_NOISE).powi(2)).clamp(LEVEL_S.0, most_s);
+        let lately = self.mean(now.t_s - whole_rounds(span_s, now));
         // What a step was to bring is there before all windows have grown.
         if let Mode::Grow { below: Level { n, carried, .. } } = self.mode {
             let could = f64::from(self.n) / f64::from(n) - 1.0;
-            let lately = self.mean(now.t_s - LEVEL_S.0)?;
+            let lately = self.mean(now.t_s - whole_rounds(LEVEL_S.0, now))?;
             if lately >= carried * (1.0 + GAIN_SHARE * could) && !now.line {
                 return Some(lately.max(carried * (1.0 + could)));
             }
@@ -397,7 +395,7 @@ impl Count {
             self.rates.clear();
             return;
         }
-        if now.t_s - self.watched_s < LEVEL_S.1 - SAMPLE_S / 2.0 {
+        if now.t_s - self.watched_s < whole_rounds(LEVEL_S.1, now) - SAMPLE_S / 2.0 {
             return;
         }
         let Some(mean) = self.mean(self.watched_s) else { return };
@@ -449,6 +447,13 @@ fn needed(rate: f64, each: f64) -> u32 {
 /// As a number of connections; what is a hair above a whole number is that number.
 fn ceil(value: f64) -> u32 {
     (value - 1e-6).ceil().clamp(0.0, 1e6) as u32
+}
+
+/// Seconds of a mean, up to whole round trips where a sample is shorter than one: what windows let
+/// go at once comes once in each.
+fn whole_rounds(span_s: f64, now: &Estimate) -> f64 {
+    let rtt_s = now.rtt_s.filter(|rtt_s| *rtt_s > SAMPLE_S).unwrap_or(span_s);
+    (span_s / rtt_s - 1e-2).ceil() * rtt_s
 }
 
 /// The round trip as it is now, with whatever queue: windows grow by that one. Where none is known,

@@ -284,10 +284,9 @@ impl Model {
         let is_silent = sample.bytes_per_s <= 0.0 && asked;
         self.silent_s = if is_silent { self.silent_s + dt_s } else { 0.0 };
         let held_s = self.last.rtt_s.unwrap_or(0.0) + self.last.queue_now_s;
+        self.broken_off = (self.broken_off - sample.bytes_per_s * dt_s).max(0.0);
         if self.silent_s > held_s {
             self.broken_off = self.broken_off.max(self.last.bandwidth.unwrap_or(0.0) * held_s);
-        } else if !is_silent {
-            self.broken_off = (self.broken_off - sample.bytes_per_s * dt_s).max(0.0);
         }
         self.broken_off <= 0.0
     }

@@ -194,8 +194,7 @@ impl Rate {
         // More than the path held never needs to be under way.
         let first = first.min((line * rtt_s).max(COMMAND_BYTES));
         // Nothing is doubled beyond what the line carried.
-        let most = line.max(MORE * self.best);
-        let rate = (first / rtt_s).max(gain * self.best).min(most);
+        let rate = (first / rtt_s).max(gain * self.best).min(line.max(MORE * self.best));
         let window = first.max(STARTUP_GAIN * self.best * rtt_s);
         Pacing { bytes_per_s: Some(rate), window_bytes: Some(window) }
     }
