@@ -194,7 +194,7 @@ fn behind_the_command_that_is_being_answered_the_window_is_full() {
     rig.answer(sent[0].1, 0);
     assert_eq!(lbas(&rig.sent()), [3]);
     rig.state.set_window(Some(0), &mut rig.batch);
-    [1, 2].map(|at| rig.answer(sent[at].1, 0));
+    sent[1..].iter().for_each(|(_, itt)| rig.answer(*itt, 0));
     assert!(rig.sent().is_empty(), "one may always be under way, and is");
 }
 
