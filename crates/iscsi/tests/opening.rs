@@ -1,6 +1,6 @@
 //! How soon the first command of the user goes: the unit is asked what it is while the other
-//! connections of the session log in, nobody waits for one of those that takes long, and a unit that
-//! is ready is asked once.
+//! connections of the session log in, nobody waits for one of those that takes long, and a unit
+//! that is ready is asked once.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the result
 

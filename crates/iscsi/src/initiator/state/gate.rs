@@ -219,8 +219,8 @@ impl State {
     }
 }
 
-/// What of a connection's commands is under way at least. They count as a whole until they are done,
-/// and the one whose data are coming may be done as good as: without another behind it the
+/// What of a connection's commands is under way at least. They count as a whole until they are
+/// done, and the one whose data are coming may be done as good as: without another behind it the
 /// connection would rest for a round trip.
 fn under_way(load: &Candidate) -> u64 {
     load.outstanding_bytes - load.outstanding_bytes / u64::from(load.in_flight.max(1))
