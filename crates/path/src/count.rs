@@ -1,5 +1,5 @@
-//! How many connections: N = ⌈R / w⌉ with a margin, where R is what the line carries and w what one
-//! connection carries where the line does not limit.
+//! How many connections: N = ⌈R / w⌉ with a margin, where R is what the line carries and w what
+//! one connection carries where the line does not limit.
 //!
 //! Where R is not known, N grows while a step brings what it could; where w is not known, because
 //! the first level was full already, N is halved until a level is not. Then it holds, and looks
@@ -35,8 +35,8 @@ const STEPS: (f64, f64) = (STARTUP_GAIN, HALF_GAIN);
 const GAIN_SHARE: f64 = CUBIC_BETA;
 /// Where losses limit, steps are judged together until so many times as many as there were are
 /// added, and are in vain if losses are so many times what they were. Behind a policer three times
-/// as many lose 4.3 times as often with cubic (RFC 9438 §5.1: windows go with p^-0.75), and 9 times
-/// with Reno.
+/// as many lose 4.3 times as often with cubic (RFC 9438 §5.1: windows go with p^-0.75), and 9
+/// times with Reno.
 const LOSSES_STEP: f64 = STEPS.0;
 /// N carries R with this margin: windows hold the queue that cruising aims at, too.
 const MARGIN: f64 = 1.0 + TARGET_SHARE;

@@ -40,8 +40,8 @@ pub(crate) const LONG: f64 = 2.0;
 /// Share of segments lost from which losses are the load's (BBRv2, draft-cardwell-iccrg-bbr §2.7),
 /// and retransmission timeouts decide, which the laws of reno and cubic leave out.
 pub(crate) const LOSS_SHARE: f64 = 0.02;
-/// Full: commands waited for the pace in this share of the time, or this share of bandwidth × round
-/// trip was under way at both ends of the interval.
+/// Full: commands waited for the pace in this share of the time, or this share of bandwidth ×
+/// round trip was under way at both ends of the interval.
 const FULL_SHARE: f64 = 1.0 - OTHER_SHARE;
 /// A path is full if so many rounds bring no more (BBR §4.3.1.2), and the first measure is their
 /// mean.

@@ -21,8 +21,8 @@ pub(crate) const STARTUP_GAIN: f64 = 2.0;
 /// others something.
 pub(crate) const HALF_GAIN: f64 = (1.0 + STARTUP_GAIN) / 2.0;
 /// A queue as long as this part of the round trip, within 4 and 16 ms, which are two targets, ends
-/// the doubling (HyStart++, RFC 9406 §4.2: an eighth). Growth by [`MORE`] that falls evenly to none
-/// while a queue grows to this length builds just that queue in a round.
+/// the doubling (HyStart++, RFC 9406 §4.2: an eighth). Growth by [`MORE`] that falls evenly to
+/// none while a queue grows to this length builds just that queue in a round.
 const HYSTART: f64 = OFF_MOST / 2.0;
 /// The longest command that is made by default, in bytes. Each open connection may have one under
 /// way in startup before anything was measured: more than six doublings of the initial window, so
