@@ -137,8 +137,7 @@ def tcp(line: Line, write: bool) -> Seen:
             words = ["iperf3", "-c", wan.FAR, "-p", policy_run.PORT, "-P", STREAMS]
             words += ["-t", f"{FIRST_S + MORE_S:g}", *([] if write else ["-R"])]
             with peer(lab.exec("near", words), logs / "client.log") as client:
-                before = carried(lab, write)
-                client.wait_until(lambda: carried(lab, write) > before + FIRST_DATA, "data")
+                client.wait_until(lambda: carried(lab, write) > FIRST_DATA, "data")
                 first, steady = _watch(lab, write, time.monotonic())
     return Seen(first / most, steady / most)
 

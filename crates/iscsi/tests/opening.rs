@@ -85,12 +85,10 @@ async fn slow_way_to(target: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
     tokio::spawn(async move {
         let (near, _) = listener.accept().await.unwrap();
         let far = TcpStream::connect(target).await.unwrap();
-        let (from_near, mut to_near) = near.into_split();
+        let (mut from_near, mut to_near) = near.into_split();
         let (mut from_far, mut to_far) = far.into_split();
-        let mut asks = tokio::spawn(async move {
-            let mut from_near = from_near;
-            tokio::io::copy(&mut from_near, &mut to_far).await
-        });
+        let mut asks =
+            tokio::spawn(async move { tokio::io::copy(&mut from_near, &mut to_far).await });
         let (mut held, mut chunk) = (Vec::new(), vec![0; 1 << 16]);
         loop {
             tokio::select! {

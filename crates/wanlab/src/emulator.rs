@@ -323,12 +323,10 @@ impl Worker {
 
     fn publish(&mut self) {
         let now_ns = self.now_ns();
-        for direction in &mut self.directions {
-            direction.note_queue(now_ns);
-        }
         let mut totals = self.shared.totals.lock().unwrap_or_else(PoisonError::into_inner);
         totals.lines.resize_with(self.directions.len(), Counters::default);
-        for (published, direction) in totals.lines.iter_mut().zip(&self.directions) {
+        for (published, direction) in totals.lines.iter_mut().zip(&mut self.directions) {
+            direction.note_queue(now_ns);
             // Most lines of a large star rest.
             if published != direction.counters() {
                 published.clone_from(direction.counters());
