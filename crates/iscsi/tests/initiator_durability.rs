@@ -13,8 +13,8 @@ use std::sync::Arc;
 use block::{BlockDevice, BlockError, Buf, Bytes, Result, WriteFlags};
 use iscsi::initiator::{Config, IsidChoice, RemoteDisk};
 use scripted_unit::{
-    Act, MODE_SENSE, PATIENCE, POWER_ON, READ, SYNCHRONIZE_CACHE, TEST_UNIT_READY, Unit, WRITE,
-    WRITE_ERROR, connect, start,
+    Act, MODE_SENSE, PATIENCE, POWER_ON, READ, READ_CAPACITY16, SYNCHRONIZE_CACHE, TEST_UNIT_READY,
+    Unit, WRITE, WRITE_ERROR, connect, start,
 };
 
 const LEN: usize = 4096;
@@ -72,6 +72,16 @@ async fn a_flush_answered_with_the_same_segment_as_a_power_on_vouches_for_nothin
     flushed.unwrap();
     assert_stable(&unit, 0, 1);
     assert_eq!(read.unwrap()[..], [0; LEN]);
+}
+
+/// A power-on may be told to any of the questions of what the unit is like, which go together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_power_on_told_in_place_of_the_capacity_hides_nothing_of_the_unit() {
+    let (unit, address) = start().await;
+    unit.lock().thin = true;
+    unit.next(&[(READ_CAPACITY16, Act::Fail(POWER_ON))]);
+    let disk = connect(address, Config::default()).await;
+    assert!(disk.info().can_extents);
 }
 
 /// There are targets that never tell that they were powered on.

@@ -273,9 +273,8 @@ impl Prober<'_> {
     /// READ CAPACITY (16), or (10) where the unit does not know it.
     pub(super) async fn capacity(&self) -> Result<Capacity, ProbeError> {
         let name = "READ CAPACITY";
-        let reply = self.raw(name, cdb::read_capacity16(), CAPACITY16_LEN).await?;
-        if reply.status == status::GOOD {
-            return Capacity::parse16(&filled(&reply)).ok_or(ProbeError::Short(name));
+        if let Some(data) = self.optional(name, cdb::read_capacity16(), CAPACITY16_LEN).await? {
+            return Capacity::parse16(&data).ok_or(ProbeError::Short(name));
         }
         let data = self.data(name, cdb::read_capacity10(), 8).await?;
         Capacity::parse10(&data).ok_or(ProbeError::Short(name))
@@ -283,13 +282,19 @@ impl Prober<'_> {
 
     /// The payload of a VPD page, `None` if the unit has none.
     pub(super) async fn vpd(&self, page: u8) -> Result<Option<Vec<u8>>, ProbeError> {
-        let data = self.optional("INQUIRY", cdb::inquiry(Some(page))).await?;
+        let cdb = cdb::inquiry(Some(page));
+        let data = self.optional("INQUIRY", cdb, cdb::ALLOCATION_LEN.into()).await?;
         Ok(data.and_then(|data| cdb::vpd(page, &data).map(<[u8]>::to_vec)))
     }
 
     /// The data of a command that a unit may refuse.
-    async fn optional(&self, name: &'static str, cdb: Cdb) -> Result<Option<Vec<u8>>, ProbeError> {
-        match self.data(name, cdb, cdb::ALLOCATION_LEN.into()).await {
+    async fn optional(
+        &self,
+        name: &'static str,
+        cdb: Cdb,
+        len: u32,
+    ) -> Result<Option<Vec<u8>>, ProbeError> {
+        match self.data(name, cdb, len).await {
             Ok(data) => Ok(Some(data)),
             Err(ProbeError::Command { source, .. }) if !is_lost(&source) => Ok(None),
             Err(error) => Err(error),

@@ -41,6 +41,8 @@ pub(crate) const READ: u8 = 0x28;
 pub(crate) const MODE_SENSE: u8 = 0x1a;
 pub(crate) const WRITE: u8 = 0x2a;
 pub(crate) const SYNCHRONIZE_CACHE: u8 = 0x35;
+/// The only SERVICE ACTION IN (16) that it knows, and not unless it is thin.
+pub(crate) const READ_CAPACITY16: u8 = 0x9e;
 
 /// Sense key, code and qualifier.
 pub(crate) type Sense = (u8, u8, u8);
@@ -85,6 +87,8 @@ pub(crate) struct Inner {
     pub(crate) cached: Vec<u8>,
     dirty: Vec<bool>,
     pub(crate) write_cache: bool,
+    /// It says that not everything has to be allocated, and that what is not reads as zeroes.
+    pub(crate) thin: bool,
     /// It says that it knows the ORDERED attribute.
     pub(crate) knows_order: bool,
     /// Commands that came with it.
@@ -271,7 +275,13 @@ impl Connection {
                 .into_iter()
                 .chain(*b"ENKAKU  SCRIPTED UNIT   0001")
                 .collect(),
-            0x9e => return Some(self.check_condition(command.itt, (0x5, 0x20, 0))),
+            READ_CAPACITY16 if inner.thin => {
+                let last = (SIZE / BLOCK - 1) as u64;
+                let mut data = [&last.to_be_bytes()[..], &(BLOCK as u32).to_be_bytes()].concat();
+                data.extend([0, 0, 0xc0, 0]); // LBPME, LBPRZ
+                data.resize(32, 0);
+                data
+            }
             0x25 => {
                 let last = (SIZE / BLOCK - 1) as u32;
                 [last.to_be_bytes(), (BLOCK as u32).to_be_bytes()].concat()
@@ -525,6 +535,7 @@ pub(crate) async fn start() -> (Arc<Unit>, SocketAddr) {
             cached: vec![0; SIZE],
             dirty: vec![false; SIZE],
             write_cache: true,
+            thin: false,
             knows_order: false,
             ordered: Vec::new(),
             script: VecDeque::new(),
