@@ -191,10 +191,12 @@ class Feed {
     const now = this.video.currentTime;
     if (!this.video.readyState) return;
     const parts = this.parts();
-    if (parts.length) this.target = NaN; // whoever seeks there again may find nothing
-    if (parts.some(([begin, end]) => begin - HOLE_S <= now && now < end - HOLE_S)) return;
+    const isThere = parts.some(([begin, end]) => begin - HOLE_S <= now && now < end - HOLE_S);
     const later = parts.find(([begin]) => begin > now);
-    if (later) this.video.currentTime = later[0] + 0.01;
+    // Whoever seeks there again may find nothing. But what is before it may come first, and then the
+    // player tells that it seeks there only now.
+    if (isThere || later) this.target = NaN;
+    if (!isThere && later) this.video.currentTime = later[0] + 0.01;
   }
 
   // Where an answer has ended early, as when one has paused for long, it is asked for the rest.
