@@ -17,7 +17,7 @@ from pathlib import Path
 from support.daemon import NAME_A, Daemon, target
 from support.mirror import TAIL, Mirror, differences
 from support.storage import BLOCK, Storage
-from support.volume import check_ext4, loop_device, make_ext4, mounted
+from support.volume import check_ext4, loop_device, make_ext4, mounted, recover_ext4
 
 from enkaku_lab.peers import Target, enkaku, need, tgt
 from enkaku_lab.process import LabError, free_port, run
@@ -243,9 +243,7 @@ class Site:
         with self.far.serve(copy) as there:
             attached = enkaku.attach_fuse(there.url(), self.folder / "attached", self.folder)
             with attached as file, loop_device(file) as device:
-                with mounted(device, self._open_folder / "there"):
-                    pass
-                check_ext4(device)
+                recover_ext4(device, self._open_folder / "there")
                 with mounted(device, self._open_folder / "there") as mount:
                     yield mount
                 check_ext4(device)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from support.daemon import NAME_A, Daemon, target
 from support.storage import BLOCK, Cut, Storage
-from support.volume import check_ext4, loop_device, make_ext4, mounted
+from support.volume import check_ext4, loop_device, make_ext4, mounted, recover_ext4
 
 from enkaku_lab.peers import enkaku, need
 from enkaku_lab.process import LabError, Peer, free_port, run
@@ -154,9 +154,7 @@ class FaultyVolume:
         copy = self.folder / "copy.img"
         run([need("cp"), "--sparse=always", self.storage.image, copy])
         with loop_device(copy) as device:
-            with mounted(device, self._open_folder / "copy"):
-                pass
-            check_ext4(device)
+            recover_ext4(device, self._open_folder / "copy")
             with mounted(device, self._open_folder / "copy") as folder:
                 yield folder
             check_ext4(device)
