@@ -237,11 +237,9 @@ impl Controller {
         let (Number::Count(count), false) = (&self.number, self.config.background) else {
             return None;
         };
-        let chosen = self.is_number_chosen();
-        let before = self.resume.saved().map_or(0, |saved| saved.connections);
         let connections = match count.is_searching() {
-            _ if chosen => 0,
-            true => before,
+            _ if self.is_number_chosen() => 0,
+            true => self.resume.saved().map_or(0, |saved| saved.connections),
             false => count.n,
         };
         Remembered::of(self.model.estimate(), connections)

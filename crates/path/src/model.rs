@@ -111,6 +111,9 @@ pub struct Estimate {
     pub full: bool,
     /// Commands waited for the pace, in bursts at least.
     pub held: bool,
+    /// Commands wait for windows or the pace: more is asked for than comes in two round trips. An
+    /// application that waits for its answers has as much under way as comes in one (Little's law).
+    pub waits: bool,
     /// Others fill the queue, and it runs over.
     pub shared: bool,
     /// What the windows of the typical connection hold, in bytes.
@@ -225,6 +228,8 @@ impl Model {
         self.recent.push(interval, 4.0 * now.span_s());
         let rounds_s = 2.0 * now.rtt_s.unwrap_or(0.0).max(SAMPLE_S);
         now.carried = self.recent.mean(t_s - rounds_s).unwrap_or(0.0);
+        let passes = 2.0 * now.carried * now.rtt_s.unwrap_or(0.0);
+        now.waits = now.held || sample.outstanding_bytes.is_none_or(|bytes| bytes > passes);
         self.note_queue(rtt_s, &mut now);
         now.loss = self.recent.loss(t_s - rounds_s);
         now.lossy = now.loss > LOSS_SHARE;

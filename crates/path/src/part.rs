@@ -14,9 +14,8 @@ pub fn part(bytes_per_s: f64, sending: f64, rtt_s: f64, background: bool) -> f64
     // burst, because small queues lose that.
     let all = bytes_per_s * if background { 1.0 + ERROR_SHARE } else { MORE };
     let window = WINDOW_LEAST_SEGMENTS * SEGMENT_BYTES / rtt_s.max(1e-6);
-    let least = window.max(COMMAND_BYTES);
     // A user may want less than that of all sockets together.
-    (all / sending.max(1.0)).max(least.min(all))
+    (all / sending.max(1.0)).max(window.max(COMMAND_BYTES).min(all))
 }
 
 /// How many sockets share the pace, from the payload in bytes that each has under way: those with

@@ -15,7 +15,7 @@ use ::path::Config;
 
 use flow::Law;
 use link::Line;
-use transfer::{Scenario, Transfer};
+use transfer::{COMMAND_BYTES, Scenario, Transfer};
 
 const GIGABIT: f64 = 117e6;
 
@@ -197,6 +197,28 @@ fn an_application_that_pauses_finds_the_path_as_it_left_it() {
             // It is silent half of the time; what is under way when a pause begins still comes.
             let share = transfer.mean(20.0 * span_s, 40.0 * span_s) / GIGABIT;
             assert!(share >= 0.48, "{name}, seed {seed}: {share:.3}");
+        }
+    }
+}
+
+/// They are no full line: what is carried then tells nothing of it.
+#[test]
+fn a_few_commands_at_a_time_are_carried_as_without_a_pace() {
+    for rtt_s in [0.02, 0.05, 0.1] {
+        for (commands, reads) in [(1.0, false), (1.0, true), (2.0, false), (4.0, false)] {
+            let carried = |paces: bool| {
+                let line = Line { rtt_s, ..Line::default() };
+                let depth_bytes = commands * COMMAND_BYTES;
+                let scenario = Scenario { line, reads, depth_bytes, ..Scenario::default() };
+                let mut run = Transfer::new(scenario, Config { paces, ..Config::default() }, 1);
+                run.run(20.0);
+                run.mean(5.0, 20.0)
+            };
+            let (paced, free) = (carried(true), carried(false));
+            assert!(
+                paced >= 0.98 * free,
+                "{rtt_s} s, {commands}, {reads}: {paced:.0} of {free:.0}"
+            );
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::flow::{Flow, Law};
 use crate::link::{Line, Link};
 
 const SAMPLE_S: f64 = 0.1;
-const COMMAND_BYTES: f64 = 262144.0;
+pub(crate) const COMMAND_BYTES: f64 = 262144.0;
 /// 32 operations of 1 MiB under way.
 const DEPTH_BYTES: f64 = 33554432.0;
 /// TCP's handshake, the login, those of the connections that join, and what is asked of a volume
@@ -73,7 +73,7 @@ pub(crate) struct Transfer {
     now_s: f64,
     pace: Option<f64>,
     window: Option<f64>,
-    startup: bool,
+    has_parts: bool,
     background: bool,
     free_at_s: f64,
     held_s: f64,
@@ -129,7 +129,7 @@ impl Transfer {
             now_s: 0.0,
             pace: None,
             window: None,
-            startup: true,
+            has_parts: false,
             background: false,
             free_at_s: 0.0,
             held_s: 0.0,
@@ -205,8 +205,12 @@ impl Transfer {
     }
 
     fn obey(&mut self, orders: ::path::Orders) {
-        (self.pace, self.window) = (orders.pacing.bytes_per_s, orders.pacing.window_bytes);
-        self.startup = orders.state == ::path::State::Startup && !self.background;
+        let fills = orders.state == ::path::State::Startup;
+        let asked = |now: &::path::Estimate| now.shown || now.waits;
+        let bounds = self.controller.as_ref().is_some_and(|known| asked(known.estimate()));
+        self.has_parts = self.background || !fills && bounds;
+        let pacing = Some(orders.pacing).filter(|_| self.has_parts || fills).unwrap_or_default();
+        (self.pace, self.window) = (pacing.bytes_per_s, pacing.window_bytes);
         if self.wanted != orders.connections {
             self.wanted = orders.connections;
             self.moves.push((self.now_s, self.wanted));
@@ -275,7 +279,7 @@ impl Transfer {
 
     /// What a socket may send, in packets a second.
     fn part(&self) -> Option<f64> {
-        let pace = self.pace.filter(|_| !self.startup)?;
+        let pace = self.pace.filter(|_| self.has_parts)?;
         let sending = self.flows.iter().filter(|flow| flow.backlog() > 0).count().max(1);
         let headroom = if self.background { 1.05 } else { 1.25 };
         Some((headroom * pace / sending as f64).max(1048576.0) / self.link.packet_bytes)

@@ -164,12 +164,19 @@ impl Controller {
         if fills && self.rtt_s >= SHORT_RTT_S {
             spare_who_is_late(&mut measured);
         }
-        let rate = self.obey(shared, orders.pacing, limit.bytes_per_s, now);
-        self.line_rate = orders.pacing.bytes_per_s.filter(|_| !fills);
+        // What an application that waits for its answers has carried, is not what the line carries:
+        // nothing of what it asks for at a time is to go more slowly for that.
+        let known = self.path.estimate();
+        let is_line = background || !fills && (known.shown || known.waits);
+        let pacing = if is_line || fills { orders.pacing } else { Pacing::default() };
+        let rate = self.obey(shared, pacing, limit.bytes_per_s, now);
+        self.line_rate = orders.pacing.bytes_per_s.filter(|_| is_line);
         trace(&measured, orders.pacing);
         let sharing = busy(&view).min(f64::from(self.wanted.max(1).min(view.open)));
         // While a path fills, some connections carry far more than others: none has a part.
-        let part = rate.filter(|_| !fills).map(|rate| part(rate, sharing, self.rtt_s, background));
+        let has_part = is_line || self.users_rate && !fills;
+        let part =
+            rate.filter(|_| has_part).map(|rate| part(rate, sharing, self.rtt_s, background));
         let is_long = rtt_us.is_some_and(|us| us >= SHORT_RTT_S * 1e6);
         self.actuator.pace(part, is_long);
         self.actuator.carry_out(shared, &view, &measured, &orders, now);

@@ -41,7 +41,8 @@ pub struct PathReport {
     /// The most we take, in bytes a second, if that is limited.
     pub max_rate: Option<f64>,
     /// The pace that is kept to, in bytes a second: what the line was found to carry. None while
-    /// the path fills, and where nothing is held back.
+    /// the path fills, where nothing is held back, and where so little is asked for at a time that
+    /// nothing shows of the line.
     pub line_rate: Option<f64>,
     /// What became of what was remembered of this path: `unvalidated`, `validating`, `safe
     /// retreat`, `confirmed` or `given up`; none if nothing was.
