@@ -1,5 +1,5 @@
-"""One transfer of `enkaku bench` over a line of its own, under a policy for its number of connections: 32 × 1 MiB against a
-disk in memory, cubic at both ends."""
+"""One transfer of `enkaku bench` over a line of its own, under a policy for its number of connections: 32 × 1 MiB, unless said,
+against a disk in memory, cubic at both ends."""
 
 import json
 import tempfile
@@ -14,7 +14,14 @@ from enkaku_lab.peers import disk_url, enkaku
 from enkaku_lab.process import Peer, peer
 
 PORT = 3270
-BLOCK, DEPTH = 1 << 20, 32
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the application asks for: bytes of an operation, and how many are under way."""
+
+    block: int = 1 << 20
+    depth: int = 32
 
 
 @dataclass(frozen=True)
@@ -30,23 +37,25 @@ class Running:
 
 
 @contextmanager
-def transfer(link: Link, rw: str, policy: str, words: list[object]) -> Iterator[Running]:
+def transfer(
+    link: Link, rw: str, policy: str, words: list[object], asked: Asked = Asked()
+) -> Iterator[Running]:
     """It has just begun; `words` are more options of `enkaku bench`."""
     with tempfile.TemporaryDirectory() as folder, wan.up(link, Path(folder)) as lab:
         lab.become(link)
-        with begun(lab, Path(folder), rw, policy, words) as running:
+        with begun(lab, Path(folder), rw, policy, words, asked) as running:
             yield running
 
 
 @contextmanager
 def begun(
-    lab: wan.Lab, logs: Path, rw: str, policy: str | None, words: list[object]
+    lab: wan.Lab, logs: Path, rw: str, policy: str | None, words: list[object], asked: Asked = Asked()
 ) -> Iterator[Running]:
     """It has just begun, over a line that is as it should be; without a policy, in the background."""
     serve = [enkaku.binary(), "serve", "--lun", "mem:1G", "--iqn", enkaku.IQN]
     serve += ["--listen", f"{wan.FAR}:{PORT}"]
     bench = [enkaku.binary(), "bench", disk_url(f"{wan.FAR}:{PORT}", enkaku.IQN, 0), "--json"]
-    bench += ["--rw", rw, "--force", "--bs", BLOCK, "--depth", DEPTH]
+    bench += ["--rw", rw, "--force", "--bs", asked.block, "--depth", asked.depth]
     # Every run begins as on a new path, whatever ran before.
     chosen = ["--policy", policy] if policy else ["--background"]
     bench += [*chosen, "--path-memory", "off", *words]
