@@ -154,6 +154,8 @@ pub(super) fn install(
     let Rejoined { member: index, cid, link } = rejoined;
     let now = shared.now();
     shared.with(|state, batch| {
+        // Who leaves is refused what was on its way to join, and that says nothing of a limit.
+        let is_over = state.phase == Phase::Closed || state.ended.is_some();
         let member = state.member(incarnation, index)?;
         member.rejoining.retain(|other| *other != cid);
         batch.changed = true; // others may be missing, or this one again
@@ -166,7 +168,7 @@ pub(super) fn install(
                     state.end(error.to_string(), batch);
                 }
                 // Not one that was lost, which has pauses of its own.
-                if is_new {
+                if is_new && !is_over {
                     let open = state.connections_open();
                     state.growth.failed(open, is_refusal(&error), error.to_string(), now);
                 }
