@@ -46,7 +46,7 @@ class CommandFailed(LabError):
         self.stdout = stdout
         self.stderr = stderr
         how = "did not end in time" if code is None else f"ended with code {code}"
-        # Some programs tell what is wrong as if it were a result, and greet as if that were an error.
+        # Some programs tell what is wrong on stdout, and greet on stderr.
         tail = "\n".join(filter(None, (stdout.strip(), stderr.strip())))[-2000:]
         super().__init__(f"{' '.join(argv)}\n{how}:\n{tail}")
 

@@ -140,11 +140,6 @@ fn failed(shared: &Shared, incarnation: u64, error: &ConnectError) {
     let mut state = shared.lock();
     if state.incarnation == incarnation {
         state.growth.sessions_opening = state.growth.sessions_opening.saturating_sub(1);
-        // Who leaves may be refused, and that says nothing of a limit.
-        if state.phase == Phase::Closed || state.ended.is_some() {
-            return;
-        }
-        let open = state.connections_open();
-        state.growth.failed(open, is_refusal(error), error.to_string(), now);
+        state.not_opened(is_refusal(error), error.to_string(), now);
     }
 }

@@ -147,6 +147,20 @@ impl State {
         self.members.iter().map(|member| member.active().count() as u32).sum()
     }
 
+    /// The disk closes, or its session has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.phase == Phase::Closed || self.ended.is_some()
+    }
+
+    /// One more could not be opened. Who leaves is refused what was on its way to join, and that
+    /// says nothing of a limit.
+    pub(super) fn not_opened(&mut self, refused: bool, reason: String, now: Instant) {
+        if !self.is_over() {
+            let open = self.connections_open();
+            self.growth.failed(open, refused, reason, now);
+        }
+    }
+
     /// Connections that are being opened.
     pub(super) fn connections_opening(&self) -> u32 {
         let rejoining: usize = self.members.iter().map(|member| member.rejoining.len()).sum();

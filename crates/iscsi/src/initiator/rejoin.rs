@@ -103,7 +103,7 @@ struct Plan {
 
 fn plan(shared: &Shared, incarnation: u64, index: usize, cid: Cid) -> Option<Plan> {
     let mut state = shared.lock();
-    if state.phase == Phase::Closed || state.ended.is_some() {
+    if state.is_over() {
         return None;
     }
     let member = state.member(incarnation, index)?;
@@ -154,8 +154,6 @@ pub(super) fn install(
     let Rejoined { member: index, cid, link } = rejoined;
     let now = shared.now();
     shared.with(|state, batch| {
-        // Who leaves is refused what was on its way to join, and that says nothing of a limit.
-        let is_over = state.phase == Phase::Closed || state.ended.is_some();
         let member = state.member(incarnation, index)?;
         member.rejoining.retain(|other| *other != cid);
         batch.changed = true; // others may be missing, or this one again
@@ -164,13 +162,13 @@ pub(super) fn install(
             Ok(link) => link,
             Err(error) => {
                 tracing::debug!(%error, cid = cid.0, "connection cannot be opened again yet");
-                if member.session.reinstatement().is_some() && is_final(&error) {
-                    state.end(error.to_string(), batch);
-                }
+                let is_gone = member.session.reinstatement().is_some() && is_final(&error);
                 // Not one that was lost, which has pauses of its own.
-                if is_new && !is_over {
-                    let open = state.connections_open();
-                    state.growth.failed(open, is_refusal(&error), error.to_string(), now);
+                if is_new {
+                    state.not_opened(is_refusal(&error), error.to_string(), now);
+                }
+                if is_gone {
+                    state.end(error.to_string(), batch);
                 }
                 return None;
             }
@@ -193,8 +191,7 @@ pub(super) fn install(
             Err(error) => {
                 tracing::debug!(%error, cid = cid.0, "connection opened for nothing");
                 if is_new && matches!(error, MembershipError::TooMany(_)) {
-                    let open = state.connections_open();
-                    state.growth.failed(open, true, error.to_string(), now);
+                    state.not_opened(true, error.to_string(), now);
                 } else if matches!(error, MembershipError::TooMany(_))
                     && let Some(home) = member.home.as_mut()
                 {
