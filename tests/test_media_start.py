@@ -120,6 +120,18 @@ def test_the_small_server_answers_ranges(tmp_path: Path):
             assert refused.value.code == status
 
 
+# Keeps a page's own thread busy for thirty milliseconds at a time, four seconds long.
+BUSY = """() => {
+  const until = performance.now() + 4000;
+  const burn = () => {
+    const end = performance.now() + 30;
+    while (performance.now() < end);
+    if (end < until) setTimeout(burn, 0);
+  };
+  burn();
+}"""
+
+
 @pytest.mark.needs("ffmpeg", "chromium")
 def test_a_browser_plays_seeks_and_watches(tmp_path: Path):
     words = [need("ffmpeg"), "-v", "error", "-nostdin", "-f", "lavfi", "-i", "testsrc2=size=160x90:rate=10:duration=40"]
@@ -130,6 +142,11 @@ def test_a_browser_plays_seeks_and_watches(tmp_path: Path):
         with opened.viewer(f"{url}/nothing") as first, opened.viewer(f"{url}/nothing") as second:
             for viewer in (first, second):
                 said = viewer.play(f"{url}/video/a.mp4")
+                assert 0 < said["index_ms"] <= said["frame_ms"]
+            # Where the page is busy, the first frame is shown before the event of the index is told.
+            first.begin(f"({BUSY})()")
+            for _ in range(3):
+                said = first.play(f"{url}/video/a.mp4")
                 assert 0 < said["index_ms"] <= said["frame_ms"]
             assert first.seek(31.5) > 0
             said = second.result(second.begin_watching(2.0), 20)
