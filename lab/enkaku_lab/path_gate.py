@@ -146,9 +146,8 @@ def policy(line: Line, write: bool, name: str) -> Seen:
     most = line.payload_bits_per_s / 8
     words = ["--time", f"{FIRST_S + MORE_S:g}s"]
     with place(line) as (lab, logs):
-        begin_s = time.monotonic()
         with policy_run.begun(lab, logs, "write" if write else "read", name, words) as run:
-            first, steady = _watch(lab, write, begin_s)
+            first, steady = _watch(lab, write, run.begun_s)
             path = run.report(FIRST_S + END_S)["path"]
     return Seen(first / most, steady / most, path["connections_wanted"])
 

@@ -3,6 +3,7 @@ against a disk in memory, cubic at both ends."""
 
 import json
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ class Asked:
 class Running:
     lab: wan.Lab
     bench: Peer
+    begun_s: float
+    """`time.monotonic()` when its process was started; the target's had been before."""
     logs: Path
 
     def report(self, wait_s: float) -> dict:
@@ -61,5 +64,6 @@ def begun(
     bench += [*chosen, "--path-memory", "off", *words]
     with peer(lab.exec("far", serve), logs / "serve.log") as target:
         target.wait_for_output("listening on")
+        begun_s = time.monotonic()
         with peer(lab.exec("near", bench), logs / "bench.log") as running:
-            yield Running(lab, running, logs)
+            yield Running(lab, running, begun_s, logs)
