@@ -180,13 +180,10 @@ impl Count {
         self.rates.push_back((now.t_s, now.bytes_per_s));
         self.rates.retain(|(t_s, _)| now.t_s - t_s <= 2.0 * LEVEL_S.1);
         self.per_connection = self.per_connection.map(|each| now.lasting(each));
-        match self.mode {
-            Mode::Hold { level, off } => self.watch(now, level, off),
-            _ => {
-                if let Some(level) = self.level(now) {
-                    self.judge(now, level);
-                }
-            }
+        if let Mode::Hold { level, off } = self.mode {
+            self.watch(now, level, off);
+        } else if let Some(level) = self.level(now) {
+            self.judge(now, level);
         }
     }
 
@@ -403,11 +400,8 @@ impl Count {
         let error = self.noise() * (SAMPLE_S / LEVEL_S.1).sqrt();
         let limit = OTHER_SHARE.max(CHANGED_ERRORS * error);
         let change = mean / level - 1.0;
-        let off = match change {
-            _ if change < -limit => (off - 1).min(-1),
-            _ if change > limit => (off + 1).max(1),
-            _ => 0,
-        };
+        let sign = i32::from(change > limit) - i32::from(change < -limit);
+        let off = if sign * off > 0 { off + sign } else { sign };
         // A level follows what is measured as slowly as noise averages out.
         let level = if off == 0 { level + OTHER_SHARE * (mean - level) } else { level };
         self.mode = Mode::Hold { level, off };

@@ -45,15 +45,8 @@ impl Golden {
     /// A search that has not begun.
     pub(crate) fn new(config: Config) -> Self {
         let connections = config.connections_initial.clamp(1, config.connections_max.max(1));
-        Self {
-            config,
-            search: Search::Bracket(None, None),
-            connections,
-            best: None,
-            t_last_s: None,
-            bytes: 0.0,
-            seconds: 0.0,
-        }
+        let search = Search::Bracket(None, None);
+        Self { config, search, connections, best: None, t_last_s: None, bytes: 0.0, seconds: 0.0 }
     }
 
     /// Takes one sample. One that lies before its predecessor changes nothing.
@@ -85,8 +78,7 @@ impl Golden {
 
     /// Searches again.
     pub(crate) fn restart(&mut self) {
-        self.search = Search::Bracket(None, None);
-        self.best = None;
+        (self.search, self.best) = (Search::Bracket(None, None), None);
         (self.bytes, self.seconds) = (0.0, 0.0);
     }
 

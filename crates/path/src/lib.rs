@@ -205,6 +205,14 @@ impl Controller {
         self.config.background
     }
 
+    /// The pace is what the line carries: it is neither looked for yet, nor what an application has
+    /// carried that waits for its answers. Nothing of what such a one asks for at a time is to go
+    /// more slowly for that.
+    pub fn is_line(&self) -> bool {
+        let (now, fills) = (self.estimate(), self.rate.state == State::Startup);
+        self.is_background() || !fills && (now.shown || now.waits)
+    }
+
     /// Somebody chose the number that it begins with.
     fn is_number_chosen(&self) -> bool {
         self.config.connections_initial != CONNECTIONS.0

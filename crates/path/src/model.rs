@@ -331,20 +331,15 @@ impl Model {
         // An application that waits for its answers has as much under way as it carries (Little's
         // law): beside commands that nothing holds back, what hosts add is no queue of a full line.
         let (jitter_s, target_s) = (now.jitter_s, now.queue_target_s);
-        let (stands_s, shows_s) = match held {
-            // Jitter adds as much as to the target, and twice that now and then.
-            true => ((target_s + jitter_s) / 2.0, target_s + jitter_s),
-            false => (LONG * target_s, LONG * target_s),
-        };
+        // Jitter adds as much as to the target, and twice that now and then.
+        let shows_s = if held { target_s + jitter_s } else { LONG * target_s };
+        let stands_s = if held { shows_s / 2.0 } else { shows_s };
         let queued = now.queue_s > stands_s && !unclear;
         now.saturated = now.full && (queued || now.lossy);
-        if now.saturated {
-            // What came at the end of a pause is half a sample.
-            let back_s = if self.last.full { SAMPLE_S } else { 0.0 };
-            self.saturated_since_s.get_or_insert(now.t_s - back_s);
-        } else {
-            self.saturated_since_s = None;
-        }
+        // What came at the end of a pause is half a sample.
+        let begun_s = now.t_s - if self.last.full { SAMPLE_S } else { 0.0 };
+        let since_s = self.saturated_since_s.unwrap_or(begun_s);
+        self.saturated_since_s = now.saturated.then_some(since_s);
         // What is lost beside a queue has run over.
         let shows_s = |loss: f64| if loss > 0.0 { target_s } else { shows_s };
         if now.full && (now.queue_now_s > shows_s(now.loss) || now.lossy) {

@@ -70,9 +70,7 @@ impl Wishes {
 
 /// Buffers that would hold what a connection may have in flight, if the present ones limit it.
 fn buffer_wanted(sample: &Sample, bytes_max: u64) -> Option<u64> {
-    if !limit::is_short_of_buffer(|field| sample.typical(field)) {
-        return None;
-    }
+    limit::is_short_of_buffer(|field| sample.typical(field)).then_some(())?;
     let rtt_us = sample.typical(|tcp| tcp.min_rtt_us).or(sample.typical(|tcp| tcp.rtt_us))?;
     let present = sample.typical(|tcp| tcp.send_buffer_bytes)?;
     // The rate is what the small buffer allowed: at least double, and see.

@@ -206,9 +206,7 @@ impl Transfer {
 
     fn obey(&mut self, orders: ::path::Orders) {
         let fills = orders.state == ::path::State::Startup;
-        let asked = |now: &::path::Estimate| now.shown || now.waits;
-        let bounds = self.controller.as_ref().is_some_and(|known| asked(known.estimate()));
-        self.has_parts = self.background || !fills && bounds;
+        self.has_parts = self.controller.as_ref().is_some_and(::path::Controller::is_line);
         let pacing = Some(orders.pacing).filter(|_| self.has_parts || fills).unwrap_or_default();
         (self.pace, self.window) = (pacing.bytes_per_s, pacing.window_bytes);
         if self.wanted != orders.connections {

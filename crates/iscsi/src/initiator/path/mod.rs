@@ -164,10 +164,7 @@ impl Controller {
         if fills && self.rtt_s >= SHORT_RTT_S {
             spare_who_is_late(&mut measured);
         }
-        // What an application that waits for its answers has carried, is not what the line carries:
-        // nothing of what it asks for at a time is to go more slowly for that.
-        let known = self.path.estimate();
-        let is_line = background || !fills && (known.shown || known.waits);
+        let is_line = self.path.is_line();
         let pacing = if is_line || fills { orders.pacing } else { Pacing::default() };
         let rate = self.obey(shared, pacing, limit.bytes_per_s, now);
         self.line_rate = orders.pacing.bytes_per_s.filter(|_| is_line);
