@@ -1,8 +1,8 @@
 """`python -m enkaku_lab few`: an application with few operations under way, and what the path's pace costs it.
 
-One, two or four reads or writes at once, each waited for; every run beside one with `--pacing off`. Such an
-application is limited by the round trip, and has always as much under way as it carries: no pace may be made
-of that.
+One, two or four reads or writes at once, each waited for; every run beside one with `--pacing off`, and beside
+what the round trip allows. Such an application is limited by the round trip, and has always as much under way
+as it carries: no pace may be made of that, and whatever spaces its packets delays it.
 """
 
 import argparse
@@ -18,11 +18,12 @@ from enkaku_lab.table import fenced, render
 
 RTTS_MS = [50.0]
 DEPTHS = [1, 2, 4]
-BLOCKS_KIB = [64, 512]
+BLOCKS_KIB = [4, 64, 512]
 END_S = 60.0
-HEAD = "RTT|under way|KiB|dir|MB/s|off|share".split("|")
+HEAD = "RTT|under way|KiB|dir|MB/s|off|share|of RTT".split("|")
 LEGEND = """MB/s, off: with the path's pace and with `--pacing off`, medians. share: the one of the other, of each pair; the median,
-with the least and the most where there are several runs."""
+with the least and the most where there are several runs. of RTT: what was carried, of what is under way in the time of a round
+trip and of sending it."""
 PAGE = """# An application with few operations under way
 
 Made by `python -m enkaku_lab few --docs docs`; do not edit. `enkaku bench` against a disk in memory over 1 Gbit/s, {seconds:g} s a
@@ -38,6 +39,12 @@ class Load:
     depth: int
     block_kib: int
     kind: str
+
+    @property
+    def bound_bytes_per_s(self) -> float:
+        """All that is under way leaves at once, and is answered a round trip after the last of it."""
+        under_way = self.depth * self.block_kib << 10
+        return under_way / (self.link.rtt_ms / 1e3 + 8 * under_way / self.link.payload_bits_per_s)
 
     def bytes_per_s(self, seconds: float, words: list[object]) -> float:
         asked = policy_run.Asked(self.block_kib << 10, self.depth)
@@ -77,4 +84,4 @@ def _row(load: Load, seconds: float, repeat: int) -> list[str]:
     paced, free = (median([pair[side] for pair in pairs]) / 1e6 for side in (0, 1))
     shares = spread([one / other for one, other in pairs])
     where = [f"{load.link.rtt_ms:g} ms", str(load.depth), str(load.block_kib), load.kind]
-    return [*where, f"{paced:.2f}", f"{free:.2f}", shares]
+    return [*where, f"{paced:.2f}", f"{free:.2f}", shares, f"{1e6 * paced / load.bound_bytes_per_s:.2f}"]

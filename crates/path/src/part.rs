@@ -1,6 +1,7 @@
 //! What one socket may send of the pace of all: an even share of those that send, and a little
 //! more.
 
+use super::law::PDU_BYTES;
 use super::rate::{COMMAND_BYTES, WINDOW_LEAST_SEGMENTS};
 use super::tcp::{ERROR_SHARE, MORE, SEGMENT_BYTES};
 
@@ -16,6 +17,15 @@ pub fn part(bytes_per_s: f64, sending: f64, rtt_s: f64, background: bool) -> f64
     let window = WINDOW_LEAST_SEGMENTS * SEGMENT_BYTES / rtt_s.max(1e-6);
     // A user may want less than that of all sockets together.
     (all / sending.max(1.0)).max(window.max(COMMAND_BYTES).min(all))
+}
+
+/// So much in the send queues of all sockets ([`TcpInfo::send_queue_bytes`]) is to be spread out
+/// over the round trip, for short queues lose what leaves at once. Up to one data PDU and a quarter
+/// (226 segments) are quicker as they come: whoever asks for little at a time waits for all of it.
+///
+/// [`TcpInfo::send_queue_bytes`]: crate::TcpInfo::send_queue_bytes
+pub fn is_burst(bytes: f64) -> bool {
+    bytes > MORE * PDU_BYTES
 }
 
 /// How many sockets share the pace, from the payload in bytes that each has under way: those with
@@ -42,6 +52,12 @@ mod tests {
         assert_eq!(part(4e6, 64.0, 0.001), 2.0 * 1448.0 / 0.001);
         assert_eq!(part(1e5, 64.0, 0.02), 1.25e5, "as a user wants it");
         assert_eq!(super::part(40e6, 16.0, 0.02, true), 1.05 * 40e6 / 16.0);
+    }
+
+    #[test]
+    fn four_operations_of_a_usual_size_are_no_burst() {
+        assert!(!is_burst(4.0 * (65536.0 + 48.0)), "answers have headers, too");
+        assert!(is_burst(524288.0));
     }
 
     #[test]

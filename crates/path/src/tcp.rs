@@ -9,8 +9,10 @@ pub(crate) const SEGMENT_BYTES: f64 = 1448.0;
 pub(crate) const INITIAL_WINDOW_SEGMENTS: f64 = 10.0;
 /// Below this round trip, in seconds, a path is a machine room's: hosts are slower than it.
 pub const SHORT_RTT_S: f64 = 0.001;
-/// Seconds that a sample takes: what happens is seen that much later than a round trip.
-pub(crate) const SAMPLE_S: f64 = 0.1;
+/// Seconds that a sample takes: what happens is seen that much later than a round trip. Not so
+/// short that the scheduler is seen instead of the path, and short enough that a queue which begins
+/// on a long path is seen as soon as it can be.
+pub const SAMPLE_S: f64 = 0.1;
 /// A rate that is off by a larger part is another path's, not noise.
 pub(crate) const OTHER_SHARE: f64 = 0.1;
 /// A mean over a second or more is exact to half of that.

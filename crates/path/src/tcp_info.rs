@@ -201,6 +201,11 @@ impl TcpInfo {
         u64::from(self.unacked_segments) * u64::from(self.mss_bytes)
     }
 
+    /// Written and not acknowledged, whether it was sent or not: `ss` shows it as Send-Q.
+    pub fn send_queue_bytes(&self) -> u64 {
+        self.unacked_bytes() + u64::from(self.not_sent_bytes.unwrap_or(0))
+    }
+
     /// In the model's terms, what both ends know: the round trip.
     pub fn round_trip(&self) -> Tcp {
         Tcp {

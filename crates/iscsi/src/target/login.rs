@@ -29,6 +29,7 @@ use super::counters::Observed;
 use super::departed;
 use super::lobby::{Place, Progress};
 use super::overview::{About, Link};
+use super::path::Sending;
 use super::session::{SharedSession, now};
 use super::shared::{Sessions, Shared};
 use crate::driver::{CloseReason, drive};
@@ -416,7 +417,8 @@ impl LoggedIn {
         let local = local_of(&stream);
         let ends = Ends { peer, local };
         let since = SystemTime::now();
-        let link = Link { cid, peer, local, since, params, stream: Arc::clone(stream.socket()) };
+        let (socket, sending) = (Arc::clone(stream.socket()), Sending::default());
+        let link = Link { cid, peer, local, since, params, stream: socket, sending };
         session.add_link(conn, link);
         let counters = Arc::clone(&shared.counters);
         let role = TargetConnection::new(Arc::clone(&shared), Arc::clone(&session), conn, ends);

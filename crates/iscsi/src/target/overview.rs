@@ -10,6 +10,7 @@ use path::TcpInfo;
 use tokio::net::TcpStream;
 
 use super::access::Proof;
+use super::path::Sending;
 use super::session::SharedSession;
 use crate::transport::tcp_info::tcp_info;
 
@@ -40,6 +41,7 @@ pub(super) struct Link {
     pub(super) since: SystemTime,
     pub(super) params: ConnectionParams,
     pub(super) stream: Arc<TcpStream>,
+    pub(super) sending: Sending,
 }
 
 /// A session at one moment.

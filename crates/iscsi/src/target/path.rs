@@ -1,142 +1,156 @@
 //! How the target's sockets send. A reader's throughput is the target's to keep up: TCP's windows
-//! are those of the side that sends. On a long path packets are spread out over the round trip.
+//! are those of the side that sends. On a long path what would leave as a burst is spread out over
+//! the round trip.
 //!
 //! A connection that loses packets while the path's queue is empty loses them to the path, not to
 //! congestion. A control that takes losses for congestion collapses there (S1, figure 7), so such a
 //! connection gets one that does not. All others keep what the system chose.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use path::limit::is_lossy_path;
 use path::sockets::{LOSSY_SLOT, Losses};
-use path::{CongestionControl, SHORT_RTT_S, TcpInfo};
-use tokio::net::TcpStream;
+use path::{CongestionControl, SAMPLE_S, SHORT_RTT_S, TcpInfo, is_burst};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::catalog::CongestionChoice;
+use super::overview::Link;
+use super::session::SharedSession;
 use super::shared::Shared;
 use crate::transport::socket_options::{
-    SPREAD_OUT, SocketOptions, congestion_control, congestion_controls,
+    OptionError, SPREAD_OUT, SocketOptions, congestion_control, congestion_controls,
 };
 use crate::transport::tcp_info::tcp_info;
 
 /// On a shorter path a window recovers within a few round trips, whatever the control.
 const MIN_RTT_US: u32 = (2e6 * SHORT_RTT_S) as u32;
 
-/// What is remembered of a connection.
-struct Watched {
-    socket: Weak<TcpStream>,
-    info: TcpInfo,
-    at: Instant,
+/// How a connection sends, as far as it is known.
+#[derive(Debug, Default)]
+pub(super) struct Sending(Mutex<Seen>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    last: Option<(TcpInfo, Instant)>,
     losses: Losses,
     spread_out: bool,
 }
 
-impl Watched {
-    fn new(socket: &Arc<TcpStream>, info: TcpInfo, at: Instant) -> Self {
-        Self {
-            socket: Arc::downgrade(socket),
-            info,
-            at,
-            losses: Losses::default(),
-            spread_out: false,
-        }
+impl Sending {
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
+impl Seen {
     /// Takes the numbers of now; true if losses have been the limit for long enough.
     fn observe(&mut self, now: TcpInfo, at: Instant) -> bool {
-        let interval = at.duration_since(self.at);
-        let lossy = lost_to_the_path(&self.info, &now, interval);
-        (self.info, self.at) = (now, at);
-        self.losses.note(lossy)
+        let last = self.last.replace((now, at));
+        self.losses.note(
+            last.is_some_and(|(before, then)| {
+                lost_to_the_path(&before, &now, at.duration_since(then))
+            }),
+        )
     }
+
+    /// What it sends is to be looked at: it may leave as a burst over a long path.
+    fn may_burst(&self) -> bool {
+        !self.spread_out && self.last.is_none_or(|(info, _)| is_long(&info))
+    }
+}
+
+fn is_long(info: &TcpInfo) -> bool {
+    info.least_rtt_us().is_some_and(|us| us >= MIN_RTT_US)
 }
 
 /// Was the congestion window the limit, kept small by losses that no queue explains?
 fn lost_to_the_path(before: &TcpInfo, now: &TcpInfo, interval: Duration) -> bool {
-    if now.least_rtt_us().is_none_or(|us| us < MIN_RTT_US) || interval.is_zero() {
-        return false;
-    }
-    is_lossy_path(&now.sending_since(before, interval.as_secs_f64()))
+    let interval_s = interval.as_secs_f64();
+    is_long(now) && interval_s > 0.0 && is_lossy_path(&now.sending_since(before, interval_s))
 }
 
 /// Watches the connections of a server until it is gone.
 pub(super) async fn watch(shared: Weak<Shared>) {
-    let mut ticks = tokio::time::interval(LOSSY_SLOT);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut samples = tokio::time::interval(Duration::from_secs_f64(SAMPLE_S));
+    samples.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut slot_ends = Instant::now();
     let mut better = congestion_controls().into_iter().find(|one| *one == CongestionControl::Bbr);
     if better.is_none() {
         debug!("this kernel has no congestion control that bears losses");
     }
-    let mut watched = HashMap::new();
     loop {
-        let now = ticks.tick().await;
+        let now = samples.tick().await;
         let Some(shared) = shared.upgrade() else { return };
+        let sessions = shared.live();
+        for session in &sessions {
+            session.links(spread_out);
+        }
+        if now < slot_ends {
+            continue;
+        }
+        slot_ends = now + LOSSY_SLOT;
         let is_auto = shared.catalog().limits.congestion_control == CongestionChoice::Auto;
-        if let Err(error) = look(&shared, &mut watched, better.filter(|_| is_auto), now) {
+        let chosen = better.filter(|_| is_auto);
+        let looked = sessions.iter().try_for_each(|session| {
+            session.links(|links| bear_losses(links, session, chosen, now))
+        });
+        if let Err(error) = looked {
             warn!(%error, "connections keep the congestion control that they have");
             better = None;
         }
     }
 }
 
-/// Looks at every connection once.
+/// What a session would send as a burst over a long path is spread out over the round trip.
+fn spread_out(links: &mut dyn Iterator<Item = &Link>) {
+    let open = links.filter(|link| link.sending.lock().may_burst());
+    let open = open.filter_map(|link| Some((link, tcp_info(&*link.stream).ok()?)));
+    let open: Vec<_> = open.collect();
+    let bursts = is_burst(open.iter().map(|(_, info)| info.send_queue_bytes() as f64).sum());
+    for (link, _) in open.iter().filter(|(_, info)| bursts && is_long(info)) {
+        link.sending.lock().spread_out = true;
+        let options = SocketOptions { pacing_rate: Some(SPREAD_OUT), ..SocketOptions::default() };
+        if let Err(error) = options.apply(&*link.stream) {
+            debug!(%error, "packets leave as TCP likes");
+        }
+    }
+}
+
+/// Looks for losses of the path once; connections that have them get the better control.
 ///
 /// # Errors
 /// The system does not allow the change: it never will.
-fn look(
-    shared: &Shared,
-    watched: &mut HashMap<usize, Watched>,
+fn bear_losses(
+    links: &mut dyn Iterator<Item = &Link>,
+    session: &SharedSession,
     better: Option<CongestionControl>,
     now: Instant,
-) -> Result<(), impl std::error::Error> {
-    watched.retain(|_, one| one.socket.strong_count() > 0);
-    let change = SocketOptions { congestion_control: better, ..SocketOptions::default() };
-    for session in shared.live() {
-        let sockets: Vec<_> =
-            session.links(|links| links.map(|link| Arc::clone(&link.stream)).collect());
-        for socket in sockets {
-            let Ok(info) = tcp_info(&*socket) else { continue };
-            // The weak reference keeps the address from being used again.
-            let one = watched.entry(Arc::as_ptr(&socket).addr());
-            let one = one.or_insert_with(|| Watched::new(&socket, info, now));
-            let is_long = info.least_rtt_us().is_some_and(|us| us >= MIN_RTT_US);
-            if is_long && !one.spread_out {
-                one.spread_out = true;
-                spread_out(&socket);
-            }
-            if !one.observe(info, now) {
-                continue;
-            }
-            let Some(better) = better else { continue };
-            one.losses = Losses::default();
-            let before = congestion_control(&*socket).unwrap_or_default();
-            if before == better.as_str() {
-                continue;
-            }
-            change.apply(&*socket)?;
-            if session.is_logged() {
-                info!(
-                    initiator = session.initiator_name,
-                    peer = ?socket.peer_addr().ok(),
-                    before,
-                    now = better.as_str(),
-                    "packets are lost on the way, not to congestion: congestion control changed"
-                );
-            }
+) -> Result<(), OptionError> {
+    for link in links {
+        let Ok(info) = tcp_info(&*link.stream) else { continue };
+        let mut seen = link.sending.lock();
+        let lossy = seen.observe(info, now);
+        let Some(control) = better.filter(|_| lossy) else { continue };
+        seen.losses = Losses::default();
+        let before = congestion_control(&*link.stream).unwrap_or_default();
+        if before == control.as_str() {
+            continue;
+        }
+        let options = SocketOptions { congestion_control: better, ..SocketOptions::default() };
+        options.apply(&*link.stream)?;
+        if session.is_logged() {
+            info!(
+                initiator = session.initiator_name,
+                peer = %link.peer,
+                before,
+                now = control.as_str(),
+                "packets are lost on the way, not to congestion: congestion control changed"
+            );
         }
     }
-    Ok::<_, crate::transport::socket_options::OptionError>(())
-}
-
-fn spread_out(socket: &TcpStream) {
-    let options = SocketOptions { pacing_rate: Some(SPREAD_OUT), ..SocketOptions::default() };
-    if let Err(error) = options.apply(socket) {
-        debug!(%error, "packets leave as TCP likes");
-    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -176,14 +190,12 @@ mod tests {
         assert!(!lossy(info(0, 51), old_kernel));
     }
 
-    #[tokio::test]
-    async fn one_burst_of_losses_changes_nothing_and_steady_losses_do() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let socket = Arc::new(socket);
+    #[test]
+    fn one_burst_of_losses_changes_nothing_and_steady_losses_do() {
         let begin = Instant::now();
         let at = |interval: u32| begin + LOSSY_SLOT * interval;
-        let mut one = Watched::new(&socket, info(0, 51), begin);
+        let mut one = Seen::default();
+        assert!(!one.observe(info(0, 51), begin));
         assert!(!one.observe(info(9, 51), at(1)));
         let quiet = (2..40).filter(|interval| one.observe(info(9, 51), at(*interval))).count();
         assert_eq!(quiet, 0);

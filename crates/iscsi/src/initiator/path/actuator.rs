@@ -48,12 +48,12 @@ impl Actuator {
         }
     }
 
-    /// Limits what each connection sends, in bytes a second ([`path::part`]). On a long
-    /// path packets are spread out at least.
-    pub(super) fn pace(&mut self, part: Option<f64>, is_long: bool) {
+    /// Limits what each connection sends, in bytes a second ([`path::part`]). What would leave as
+    /// a burst is spread out at least.
+    pub(super) fn pace(&mut self, part: Option<f64>, bursts: bool) {
         let rate = part.map(|part| (part as u64).max(1));
-        // A connection that was paced stays so until it is told otherwise.
-        let spread = is_long || self.options.pacing_rate.is_some();
+        // Linux goes on to space the packets of a socket that was told a rate once.
+        let spread = bursts || self.options.pacing_rate.is_some();
         let rate = rate.or(spread.then_some(SPREAD_OUT));
         self.change(|options| options.pacing_rate = rate);
     }

@@ -120,6 +120,8 @@ pub(super) struct Measured {
     pub(super) sample: Sample,
     /// Most of the payload came in.
     pub(super) reads: bool,
+    /// In the send queues of our sockets.
+    pub(super) send_queue_bytes: u64,
     pub(super) connections: Vec<PathConnection>,
     /// How slow each connection is beside the fastest: place, and what to tell its session.
     pub(super) slowness: Vec<(usize, CoreId, u32, f64)>,
@@ -238,7 +240,8 @@ impl Meter {
             sample.connections.push(connection);
         }
         let slowness = self.pace(view, &sample);
-        Some(Measured { sample, reads, connections, slowness })
+        let send_queue_bytes = self.before.values().map(TcpInfo::send_queue_bytes).sum();
+        Some(Measured { sample, reads, send_queue_bytes, connections, slowness })
     }
 
     /// Adds an interval to what each connection did lately, and compares them.
