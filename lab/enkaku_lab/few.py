@@ -22,8 +22,8 @@ BLOCKS_KIB = [4, 64, 512]
 END_S = 60.0
 HEAD = "RTT|under way|KiB|dir|MB/s|off|share|of RTT".split("|")
 LEGEND = """MB/s, off: with the path's pace and with `--pacing off`, medians. share: the one of the other, of each pair; the median,
-with the least and the most where there are several runs. of RTT: what was carried, of what is under way in the time of a round
-trip and of sending it."""
+with the least and the most where there are several runs. of RTT: what was carried, of what would be if each operation
+took a round trip and the time to send it at the line's rate."""
 PAGE = """# An application with few operations under way
 
 Made by `python -m enkaku_lab few --docs docs`; do not edit. `enkaku bench` against a disk in memory over 1 Gbit/s, {seconds:g} s a
@@ -42,9 +42,9 @@ class Load:
 
     @property
     def bound_bytes_per_s(self) -> float:
-        """All that is under way leaves at once, and is answered a round trip after the last of it."""
-        under_way = self.depth * self.block_kib << 10
-        return under_way / (self.link.rtt_ms / 1e3 + 8 * under_way / self.link.payload_bits_per_s)
+        """Each operation is answered a round trip after the last packet of it, and none waits for another."""
+        block = self.block_kib << 10
+        return self.depth * block / (self.link.rtt_ms / 1e3 + 8 * block / self.link.payload_bits_per_s)
 
     def bytes_per_s(self, seconds: float, words: list[object]) -> float:
         asked = policy_run.Asked(self.block_kib << 10, self.depth)
