@@ -143,7 +143,7 @@ def test_a_browser_plays_seeks_and_watches(tmp_path: Path):
             for viewer in (first, second):
                 said = viewer.play(f"{url}/video/a.mp4")
                 assert 0 < said["index_ms"] <= said["frame_ms"]
-            # Where the page is busy, the first frame is shown before the event of the index is told.
+            # A busy page shows the first frame before it is told that the index is read.
             first.begin(f"({BUSY})()")
             for _ in range(3):
                 said = first.play(f"{url}/video/a.mp4")

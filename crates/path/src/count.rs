@@ -401,7 +401,7 @@ impl Count {
         let limit = OTHER_SHARE.max(CHANGED_ERRORS * error);
         let change = mean / level - 1.0;
         let sign = i32::from(change > limit) - i32::from(change < -limit);
-        let off = if sign * off > 0 { off + sign } else { sign };
+        let off = if sign == off.signum() { off + sign } else { sign };
         // A level follows what is measured as slowly as noise averages out.
         let level = if off == 0 { level + OTHER_SHARE * (mean - level) } else { level };
         self.mode = Mode::Hold { level, off };

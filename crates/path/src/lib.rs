@@ -40,10 +40,9 @@ pub use part::{is_burst, part, sending};
 pub use paths::Paths;
 pub use policy::{Phase, PolicyConfig, UnknownPolicy};
 pub use rate::{Pacing, State};
-pub use sockets::Sockets;
+pub use sockets::{SAMPLE, Sockets};
 pub use tcp::{
-    CongestionControl, Connection, ConnectionId, SAMPLE_S, SHORT_RTT_S, Sample, Tcp,
-    UnknownCongestionControl,
+    CongestionControl, Connection, ConnectionId, SHORT_RTT_S, Sample, Tcp, UnknownCongestionControl,
 };
 pub use tcp_info::TcpInfo;
 pub use why::Why;

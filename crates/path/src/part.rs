@@ -4,6 +4,7 @@
 use super::law::PDU_BYTES;
 use super::rate::{COMMAND_BYTES, WINDOW_LEAST_SEGMENTS};
 use super::tcp::{ERROR_SHARE, MORE, SEGMENT_BYTES};
+use super::tcp_info::TcpInfo;
 
 /// What one socket may send of a pace, in bytes a second; the round trip in seconds. `sending` is
 /// the number of sockets that use the pace now ([`sending`]), and not that of all: sockets with
@@ -19,13 +20,13 @@ pub fn part(bytes_per_s: f64, sending: f64, rtt_s: f64, background: bool) -> f64
     (all / sending.max(1.0)).max(window.max(COMMAND_BYTES).min(all))
 }
 
-/// So much in the send queues of all sockets ([`TcpInfo::send_queue_bytes`]) is to be spread out
-/// over the round trip, for short queues lose what leaves at once. Up to one data PDU and a quarter
-/// (226 segments) are quicker as they come: whoever asks for little at a time waits for all of it.
-///
-/// [`TcpInfo::send_queue_bytes`]: crate::TcpInfo::send_queue_bytes
-pub fn is_burst(bytes: f64) -> bool {
-    bytes > MORE * PDU_BYTES
+/// Whether the sockets of a session have more to send than one data PDU and a quarter (226
+/// segments). A short queue loses a part of that if it leaves at once, so it is to be spread out
+/// over the round trip. Less is quicker as it comes: an application that asks for little at a time
+/// waits for its last packet.
+pub fn is_burst<'a>(sockets: impl IntoIterator<Item = &'a TcpInfo>) -> bool {
+    let waiting: u64 = sockets.into_iter().map(TcpInfo::send_queue_bytes).sum();
+    waiting as f64 > MORE * PDU_BYTES
 }
 
 /// How many sockets share the pace, from the payload in bytes that each has under way: those with
@@ -56,8 +57,9 @@ mod tests {
 
     #[test]
     fn four_operations_of_a_usual_size_are_no_burst() {
-        assert!(!is_burst(4.0 * (65536.0 + 48.0)), "answers have headers, too");
-        assert!(is_burst(524288.0));
+        let holds = |bytes| TcpInfo { not_sent_bytes: Some(bytes), ..TcpInfo::default() };
+        assert!(!is_burst(&[holds(65536 + 48); 4]), "answers have headers, too");
+        assert!(is_burst(&[holds(524288)]));
     }
 
     #[test]

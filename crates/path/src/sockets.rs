@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::law::RECEIVE_BUFFER_SHARE;
 use super::model::{Estimate, FULL_ROUNDS, LATELY_S, STANDING_S};
-use super::tcp::{CongestionControl, MORE, Sample};
+use super::tcp::{CongestionControl, MORE, SAMPLE_S, Sample};
 use super::{Config, limit};
 
 /// Losses are the path's own if they limited in so many of the last so many slots, at either end:
@@ -14,6 +14,9 @@ use super::{Config, limit};
 const LOSSY_SLOTS: (u32, u32) = (FULL_ROUNDS as u32, (2.0 * LATELY_S / STANDING_S) as u32);
 /// How long each of them is: as long as a queue needs to be told from a burst.
 pub const LOSSY_SLOT: Duration = Duration::from_millis((1e3 * STANDING_S) as u64);
+
+/// Time between two looks at the sockets of a path, at either end.
+pub const SAMPLE: Duration = Duration::from_millis((1e3 * SAMPLE_S) as u64);
 
 /// What sockets are to have from now on, where that is not what they have.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -70,7 +73,9 @@ impl Wishes {
 
 /// Buffers that would hold what a connection may have in flight, if the present ones limit it.
 fn buffer_wanted(sample: &Sample, bytes_max: u64) -> Option<u64> {
-    limit::is_short_of_buffer(|field| sample.typical(field)).then_some(())?;
+    if !limit::is_short_of_buffer(|field| sample.typical(field)) {
+        return None;
+    }
     let rtt_us = sample.typical(|tcp| tcp.min_rtt_us).or(sample.typical(|tcp| tcp.rtt_us))?;
     let present = sample.typical(|tcp| tcp.send_buffer_bytes)?;
     // The rate is what the small buffer allowed: at least double, and see.

@@ -12,7 +12,7 @@ pub const SHORT_RTT_S: f64 = 0.001;
 /// Seconds that a sample takes: what happens is seen that much later than a round trip. Not so
 /// short that the scheduler is seen instead of the path, and short enough that a queue which begins
 /// on a long path is seen as soon as it can be.
-pub const SAMPLE_S: f64 = 0.1;
+pub(crate) const SAMPLE_S: f64 = 0.1;
 /// A rate that is off by a larger part is another path's, not noise.
 pub(crate) const OTHER_SHARE: f64 = 0.1;
 /// A mean over a second or more is exact to half of that.

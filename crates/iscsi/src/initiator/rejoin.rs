@@ -1,7 +1,7 @@
 //! Opens connections of a session that lives: one that it shall have more, or, at error recovery
 //! level 2, one that it has lost, with the same CID, which reinstates the lost one if no other is
-//! left (RFC 7143 §6.3.4), and takes its place if its tasks have gone on elsewhere. What becomes of
-//! the tasks is the core's business, how many there are `growth`'s.
+//! left (RFC 7143 §6.3.4), and takes its place if its tasks have gone on elsewhere. What becomes
+//! of the tasks is the core's business, the number of connections is `growth`'s.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -6,18 +6,18 @@
 //! congestion. A control that takes losses for congestion collapses there (S1, figure 7), so such a
 //! connection gets one that does not. All others keep what the system chose.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Mutex, Weak};
 use std::time::Duration;
 
 use path::limit::is_lossy_path;
 use path::sockets::{LOSSY_SLOT, Losses};
-use path::{CongestionControl, SAMPLE_S, SHORT_RTT_S, TcpInfo, is_burst};
+use path::{CongestionControl, SAMPLE, SHORT_RTT_S, TcpInfo, is_burst};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::catalog::CongestionChoice;
 use super::overview::Link;
-use super::session::SharedSession;
+use super::session::{SharedSession, locked};
 use super::shared::Shared;
 use crate::transport::socket_options::{
     OptionError, SPREAD_OUT, SocketOptions, congestion_control, congestion_controls,
@@ -36,12 +36,6 @@ struct Seen {
     last: Option<(TcpInfo, Instant)>,
     losses: Losses,
     spread_out: bool,
-}
-
-impl Sending {
-    fn lock(&self) -> MutexGuard<'_, Seen> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Seen {
@@ -73,7 +67,7 @@ fn lost_to_the_path(before: &TcpInfo, now: &TcpInfo, interval: Duration) -> bool
 
 /// Watches the connections of a server until it is gone.
 pub(super) async fn watch(shared: Weak<Shared>) {
-    let mut samples = tokio::time::interval(Duration::from_secs_f64(SAMPLE_S));
+    let mut samples = tokio::time::interval(SAMPLE);
     samples.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut slot_ends = Instant::now();
     let mut better = congestion_controls().into_iter().find(|one| *one == CongestionControl::Bbr);
@@ -105,12 +99,12 @@ pub(super) async fn watch(shared: Weak<Shared>) {
 
 /// What a session would send as a burst over a long path is spread out over the round trip.
 fn spread_out(links: &mut dyn Iterator<Item = &Link>) {
-    let open = links.filter(|link| link.sending.lock().may_burst());
+    let open = links.filter(|link| locked(&link.sending.0).may_burst());
     let open = open.filter_map(|link| Some((link, tcp_info(&*link.stream).ok()?)));
     let open: Vec<_> = open.collect();
-    let bursts = is_burst(open.iter().map(|(_, info)| info.send_queue_bytes() as f64).sum());
+    let bursts = is_burst(open.iter().map(|(_, info)| info));
     for (link, _) in open.iter().filter(|(_, info)| bursts && is_long(info)) {
-        link.sending.lock().spread_out = true;
+        locked(&link.sending.0).spread_out = true;
         let options = SocketOptions { pacing_rate: Some(SPREAD_OUT), ..SocketOptions::default() };
         if let Err(error) = options.apply(&*link.stream) {
             debug!(%error, "packets leave as TCP likes");
@@ -130,7 +124,7 @@ fn bear_losses(
 ) -> Result<(), OptionError> {
     for link in links {
         let Ok(info) = tcp_info(&*link.stream) else { continue };
-        let mut seen = link.sending.lock();
+        let mut seen = locked(&link.sending.0);
         let lossy = seen.observe(info, now);
         let Some(control) = better.filter(|_| lossy) else { continue };
         seen.losses = Losses::default();

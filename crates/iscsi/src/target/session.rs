@@ -382,7 +382,7 @@ impl Drop for Waiter<'_> {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic elsewhere is our bug; what the lock guards is still the best there is.
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -15,7 +15,7 @@ use iscsi_proto::initiator::{ConnectionId as CoreId, Pace, slowness};
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use iscsi_proto::time::Instant;
 use path::limit::of_connection;
-use path::{Connection, ConnectionId, Sample, Tcp, TcpInfo};
+use path::{Connection, ConnectionId, Sample, Tcp, TcpInfo, is_burst};
 use tokio::net::TcpStream;
 
 use super::disorder::Disorder;
@@ -120,8 +120,8 @@ pub(super) struct Measured {
     pub(super) sample: Sample,
     /// Most of the payload came in.
     pub(super) reads: bool,
-    /// In the send queues of our sockets.
-    pub(super) send_queue_bytes: u64,
+    /// Our sockets have a burst to send ([`is_burst`]).
+    pub(super) bursts: bool,
     pub(super) connections: Vec<PathConnection>,
     /// How slow each connection is beside the fastest: place, and what to tell its session.
     pub(super) slowness: Vec<(usize, CoreId, u32, f64)>,
@@ -240,8 +240,8 @@ impl Meter {
             sample.connections.push(connection);
         }
         let slowness = self.pace(view, &sample);
-        let send_queue_bytes = self.before.values().map(TcpInfo::send_queue_bytes).sum();
-        Some(Measured { sample, reads, send_queue_bytes, connections, slowness })
+        let bursts = is_burst(self.before.values());
+        Some(Measured { sample, reads, bursts, connections, slowness })
     }
 
     /// Adds an interval to what each connection did lately, and compares them.

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use iscsi_proto::time::Instant;
 use path::{
-    Bottleneck, Orders, Pacing, Phase as Search, PolicyConfig, SAMPLE_S, SHORT_RTT_S, Sample,
-    Sockets, State, Tcp, Why, is_burst, part, sending,
+    Bottleneck, Orders, Pacing, Phase as Search, PolicyConfig, SAMPLE, SHORT_RTT_S, Sample,
+    Sockets, State, Tcp, Why, part, sending,
 };
 
 use self::actuator::Actuator;
@@ -33,9 +33,6 @@ pub use self::share::{Share, ShareError};
 use super::Config;
 use super::shared::Shared;
 use super::state::Phase;
-
-/// Time between two samples.
-const INTERVAL: Duration = Duration::from_millis((1e3 * SAMPLE_S) as u64);
 
 /// Commands that wait for the user's rate in this share of an interval are held by it.
 const WAITS_SHARE: f64 = 0.5;
@@ -82,7 +79,7 @@ impl Controller {
     /// Samples and decides until the disk is closed.
     pub(super) async fn run(mut self, shared: Arc<Shared>) {
         loop {
-            tokio::time::sleep(INTERVAL).await;
+            tokio::time::sleep(SAMPLE).await;
             let now = shared.now();
             let view = {
                 let state = shared.lock();
@@ -174,7 +171,7 @@ impl Controller {
         let part =
             rate.filter(|_| has_part).map(|rate| part(rate, sharing, self.rtt_s, background));
         let is_long = rtt_us.is_some_and(|us| us >= SHORT_RTT_S * 1e6);
-        self.actuator.pace(part, is_long && is_burst(measured.send_queue_bytes as f64));
+        self.actuator.pace(part, is_long && measured.bursts);
         self.actuator.carry_out(shared, &view, &measured, &orders, now);
         let known = self.path.remembered();
         shared.memory.note(view.peer(), known, self.carried_bytes, now);
