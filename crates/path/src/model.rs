@@ -362,8 +362,9 @@ impl Model {
             seen = known + RAISE_WEIGHT * (seen - known);
         }
         if !now.full {
-            // Bursts at the pace that build no queue are carried at the pace.
-            let passed = now.held && now.queue_now_s < now.queue_target_s / 2.0;
+            // Bursts at the pace that build no queue and lose nothing are carried at the pace.
+            let loses = self.recent.loss(now.t_s - first_s) > 0.0;
+            let passed = now.held && !loses && now.queue_now_s < now.queue_target_s / 2.0;
             let burst = pace.filter(|_| passed).unwrap_or(0.0);
             now.bandwidth = now.bandwidth.map(|bandwidth| bandwidth.max(seen).max(burst));
             return;
@@ -386,8 +387,7 @@ impl Model {
             // What is within the noise of few samples weighs as much as there are.
             let is_other = (measured / known - 1.0).abs() > OTHER_SHARE;
             let weight = if is_other { 1.0 } else { (now.t_s - from_s) / span_s };
-            let enough = now.t_s - from_s >= now.round_s();
-            if enough { Some(known + weight * (measured - known)) } else { None }
+            (now.t_s - from_s >= now.round_s()).then(|| known + weight * (measured - known))
         });
         let bandwidth = measured.unwrap_or(known.max(seen));
         now.bandwidth = Some(bandwidth);

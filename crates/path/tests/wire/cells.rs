@@ -67,3 +67,53 @@ fn table_of_cells() {
     }
     println!("{count} runs, on average: {:.4} {:.4} dropped {:.0}", sums[0], sums[1], sums[2]);
 }
+
+/// Shares of the line in the first 20 s, from then to a minute and in the second one; the least of
+/// ten seconds after the first twenty; the queue of the second minute; and the number. `PLAIN=1`:
+/// of sixteen plain flows. `LOSS=1e-4`: with losses.
+#[test]
+#[ignore = "a table to read"]
+fn table_of_jitters() {
+    let mut shares_of_all = Vec::new();
+    for rtt_s in [0.01, 0.02, 0.05, 0.1, 0.2] {
+        for (jitter_s, jitter_back) in jitters(2.0 * rtt_s) {
+            let line = Line { rtt_s, jitter_s, jitter_back, ..Line::default() };
+            let rows = [1, 2, 3, 4].map(|seed| {
+                let transfer = jittered(line, seed);
+                let share = |from_s, to_s| transfer.mean(from_s, to_s) / line.bytes_per_s;
+                let shares = [share(0.0, 20.0), share(20.0, 60.0), share(60.0, 120.0)];
+                shares_of_all.push(shares);
+                let tens =
+                    (2..12).map(|ten| share(10.0 * f64::from(ten), 10.0 * f64::from(ten + 1)));
+                let least = tens.fold(f64::INFINITY, f64::min);
+                let number = transfer.moves.last().map_or(0, |(_, number)| *number);
+                let queue_ms = 1e3 * transfer.queue_s(60.0, 120.0);
+                format!("{shares:.2?} {least:.2}, {queue_ms:4.1} ms, n {number}")
+            });
+            let ways = if jitter_back { 2 } else { 1 };
+            println!("{} ms, {ways} × {} ms: {}", 1e3 * rtt_s, 1e3 * jitter_s, rows.join(" | "));
+        }
+    }
+    let count = shares_of_all.len() as f64;
+    let mean = |at: usize| shares_of_all.iter().map(|shares| shares[at]).sum::<f64>() / count;
+    println!("on average {:.4} {:.4} {:.4}", mean(0), mean(1), mean(2));
+}
+
+/// Up to so many seconds, one way and both.
+fn jitters(most_s: f64) -> impl Iterator<Item = (f64, bool)> {
+    let both = |jitter_s| [(jitter_s, false), (jitter_s, true)];
+    let all = [0.001, 0.0025, 0.005, 0.01, 0.02, 0.04].into_iter();
+    let jitters = all.filter(move |jitter_s| *jitter_s <= most_s).flat_map(both);
+    std::iter::once((0.0, false)).chain(jitters)
+}
+
+fn jittered(line: Line, seed: u64) -> Transfer {
+    let loss = std::env::var("LOSS").map_or(0.0, |loss| loss.parse().expect("a share"));
+    let scenario = of_seed(of(Line { loss, ..line }), seed);
+    let mut transfer = match std::env::var_os("PLAIN") {
+        Some(_) => Transfer::plain(scenario, 16, seed),
+        None => Transfer::new(scenario, Config::default(), seed),
+    };
+    transfer.run(120.0);
+    transfer
+}

@@ -18,8 +18,9 @@ pub(crate) struct Line {
     pub(crate) queue_packets: usize,
     /// Probability that a packet is lost after it took its time on the line.
     pub(crate) loss: f64,
-    /// Round trips are longer by up to this.
+    /// Each way is longer by up to this: the way there alone, or the way back as well.
     pub(crate) jitter_s: f64,
+    pub(crate) jitter_back: bool,
     /// A token bucket that drops what exceeds a rate and a burst, in bytes.
     pub(crate) policer: Option<(f64, f64)>,
 }
@@ -27,7 +28,15 @@ pub(crate) struct Line {
 impl Default for Line {
     fn default() -> Self {
         let (bytes_per_s, rtt_s, queue_packets) = (117e6, 0.05, 2000);
-        Self { bytes_per_s, rtt_s, queue_packets, loss: 0.0, jitter_s: 0.0, policer: None }
+        Self {
+            bytes_per_s,
+            rtt_s,
+            queue_packets,
+            loss: 0.0,
+            jitter_s: 0.0,
+            jitter_back: false,
+            policer: None,
+        }
     }
 }
 
@@ -38,8 +47,8 @@ pub(crate) struct Link {
     departures: VecDeque<f64>,
     free_at_s: f64,
     last_ack_s: f64,
-    jitter_s: f64,
-    jitter_until_s: f64,
+    /// What each way is longer by now, and until when.
+    jitters_s: [(f64, f64); 2],
     tokens: f64,
     tokens_at_s: f64,
     random: Random,
@@ -54,8 +63,7 @@ impl Link {
             departures: VecDeque::new(),
             free_at_s: 0.0,
             last_ack_s: 0.0,
-            jitter_s: 0.0,
-            jitter_until_s: 0.0,
+            jitters_s: [(0.0, 0.0); 2],
             tokens: line.policer.map_or(0.0, |(_, burst)| burst),
             tokens_at_s: 0.0,
             random: Random::new(seed),
@@ -78,13 +86,24 @@ impl Link {
         if self.line.loss > 0.0 && self.random.uniform() < self.line.loss {
             return None;
         }
-        if self.line.jitter_s > 0.0 && now_s >= self.jitter_until_s {
-            self.jitter_until_s = now_s + JITTER_HOLDS_S;
-            self.jitter_s = self.line.jitter_s * self.random.uniform();
-        }
-        let ack_s = self.free_at_s + self.line.rtt_s + self.jitter_s;
+        let ack_s = self.free_at_s + self.line.rtt_s + self.jitter_s(now_s);
         self.last_ack_s = self.last_ack_s.max(ack_s);
         Some(self.last_ack_s)
+    }
+
+    /// What jitter adds to the round trip now.
+    fn jitter_s(&mut self, now_s: f64) -> f64 {
+        let ways =
+            if self.line.jitter_s <= 0.0 { 0 } else { 1 + usize::from(self.line.jitter_back) };
+        let mut sum_s = 0.0;
+        for (value_s, until_s) in &mut self.jitters_s[..ways] {
+            if now_s >= *until_s {
+                let uniform = self.random.uniform();
+                (*value_s, *until_s) = (self.line.jitter_s * uniform, now_s + JITTER_HOLDS_S);
+            }
+            sum_s += *value_s;
+        }
+        sum_s
     }
 
     /// What waits, as time.

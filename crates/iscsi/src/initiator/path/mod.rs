@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use iscsi_proto::time::Instant;
 use path::{
-    Bottleneck, Orders, Pacing, Phase as Search, PolicyConfig, SAMPLE, SHORT_RTT_S, Sample,
-    Sockets, State, Tcp, Why, part, sending,
+    Bottleneck, Estimate, Orders, Pacing, Phase as Search, PolicyConfig, SAMPLE, SHORT_RTT_S,
+    Sample, Sockets, State, Tcp, Why, part, sending,
 };
 
 use self::actuator::Actuator;
@@ -164,7 +164,7 @@ impl Controller {
         let pacing = if is_line || fills { orders.pacing } else { Pacing::default() };
         let rate = self.obey(shared, pacing, limit.bytes_per_s, now);
         self.line_rate = orders.pacing.bytes_per_s.filter(|_| is_line);
-        trace(&measured, orders.pacing);
+        trace(&measured, orders.pacing, self.path.estimate());
         let sharing = busy(&view).min(f64::from(self.wanted.max(1).min(view.open)));
         // While a path fills, some connections carry far more than others: none has a part.
         let has_part = is_line || self.users_rate && !fills;
@@ -293,7 +293,7 @@ fn spare_who_is_late(measured: &mut Measured) {
     }
 }
 
-fn trace(measured: &Measured, pacing: Pacing) {
+fn trace(measured: &Measured, pacing: Pacing, estimate: &Estimate) {
     let sample = &measured.sample;
     let each = |field: fn(&Tcp) -> Option<f64>| {
         sample.connections.iter().map(|connection| field(&connection.tcp)).collect::<Vec<_>>()
@@ -303,6 +303,7 @@ fn trace(measured: &Measured, pacing: Pacing) {
         bytes_per_s = sample.bytes_per_s,
         open = sample.connections_open,
         ?pacing,
+        ?estimate,
         rtts_us = ?each(|tcp| tcp.rtt_us),
         retransmits = ?each(|tcp| tcp.retransmits),
         cwnd = ?each(|tcp| tcp.cwnd_bytes),
