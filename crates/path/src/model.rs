@@ -387,7 +387,7 @@ impl Model {
             // What is within the noise of few samples weighs as much as there are.
             let is_other = (measured / known - 1.0).abs() > OTHER_SHARE;
             let weight = if is_other { 1.0 } else { (now.t_s - from_s) / span_s };
-            (now.t_s - from_s >= now.round_s()).then(|| known + weight * (measured - known))
+            (now.t_s - from_s >= now.round_s()).then_some(known + weight * (measured - known))
         });
         let bandwidth = measured.unwrap_or(known.max(seen));
         now.bandwidth = Some(bandwidth);
