@@ -6,7 +6,7 @@ use ::path::Config;
 use crate::flow::Law;
 use crate::link::Line;
 use crate::transfer::{Scenario, Transfer};
-use crate::{lines, of_seed};
+use crate::{lines, of_seed, plain, run};
 
 const SEEDS: [u64; 2] = [1, 2];
 const END_S: f64 = 40.0;
@@ -109,11 +109,9 @@ fn jitters(most_s: f64) -> impl Iterator<Item = (f64, bool)> {
 
 fn jittered(line: Line, seed: u64) -> Transfer {
     let loss = std::env::var("LOSS").map_or(0.0, |loss| loss.parse().expect("a share"));
-    let scenario = of_seed(of(Line { loss, ..line }), seed);
-    let mut transfer = match std::env::var_os("PLAIN") {
-        Some(_) => Transfer::plain(scenario, 16, seed),
-        None => Transfer::new(scenario, Config::default(), seed),
-    };
-    transfer.run(120.0);
-    transfer
+    let scenario = of(Line { loss, ..line });
+    match std::env::var_os("PLAIN") {
+        Some(_) => plain(of_seed(scenario, seed), 16, seed, 120.0),
+        None => run(scenario, seed, 120.0),
+    }
 }
