@@ -94,6 +94,8 @@ pub struct Estimate {
     /// The queue that cruising holds, in seconds, and what of it is jitter's.
     pub queue_target_s: f64,
     pub(crate) jitter_s: f64,
+    /// It is asked now whether the queue is ours: less goes until it would be empty.
+    pub(crate) asks: bool,
     /// The longest queue that was seen, in seconds: at least that much finds room.
     pub queue_most_s: f64,
     /// Share of segments lost over the last round trips.
@@ -420,7 +422,11 @@ impl Model {
 
     /// Is the queue ours? It is, if it goes when less is sent than the line carries.
     fn note_draining(&mut self, dt_s: f64, pace: Option<f64>, now: &mut Estimate) {
-        let stands = now.measured && now.queue_s > now.queue_target_s && self.base.is_none();
+        now.asks = false;
+        // What stood above the target is asked about until half of it is gone.
+        let half_s = self.draining.map_or(f64::INFINITY, |one| one.queue_s / 2.0);
+        let least_s = half_s.min(now.queue_target_s);
+        let stands = now.measured && self.base.is_none() && now.queue_s > least_s;
         let (Some(pace), Some(bandwidth), true) = (pace, now.bandwidth, stands) else {
             self.draining = None;
             return;
@@ -436,19 +442,26 @@ impl Model {
         draining.drained_s += if now.full { less * dt_s } else { 0.0 };
         // What was sent less in the last round cannot show yet.
         let seen_s = draining.drained_s - less * now.round_s();
-        if seen_s <= DRAINED_S.min(1.5 * draining.queue_s) {
+        // Where jitter may be half of it, less is sent for the question's sake until all of it would
+        // be gone, and what is left is the path's. Jitter loses nothing; a queue of others does.
+        let lately_s = now.t_s - LATELY_S;
+        let swings = TARGET_JITTERS * self.recent.jitter_s(lately_s) > now.queue_s / 2.0;
+        let asks = swings && self.ask_at_s.is_none() && self.recent.loss(lately_s) <= 0.0;
+        let most_s = DRAINED_S.min(1.5 * draining.queue_s);
+        if seen_s <= if asks { draining.queue_s } else { most_s } {
+            now.asks = asks;
             return;
         }
-        if draining.queue_s - now.queue_s > (MORE - 1.0) * seen_s {
+        if !asks && draining.queue_s - now.queue_s > (MORE - 1.0) * seen_s {
             *draining = begin;
         } else {
             // What was measured behind a queue that is not ours, was not the line.
-            let lately = self.recent.since(now.t_s - LATELY_S).map(|one| one.believed);
+            let lately = self.recent.since(lately_s).map(|one| one.believed);
             now.bandwidth = Some(lately.fold(draining.bandwidth, f64::max));
             self.stays_s += now.queue_s;
             (self.draining, self.saturated_since_s) = (None, None);
             // A longer way or jitter loses nothing; what others fill runs over, and is there again.
-            now.shared = self.recent.loss(now.t_s - LATELY_S) > 0.0 && self.pause_s > 0.0;
+            now.shared = self.recent.loss(lately_s) > 0.0 && self.pause_s > 0.0;
             self.pause_s = (2.0 * self.pause_s).clamp(ASK_AGAIN_S.0, ASK_AGAIN_S.1);
             self.ask_at_s = Some(now.t_s + self.pause_s);
             now.rtt_s = now.least_rtt_s.map(|least_s| least_s + self.stays_s);

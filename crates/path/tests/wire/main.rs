@@ -239,6 +239,21 @@ fn a_few_commands_at_a_time_are_carried_as_without_a_pace() {
 }
 
 #[test]
+fn jitter_on_both_ways_wears_no_line_down() {
+    // Round trips that are longer by more than the target, on average, were a queue of a full line:
+    // each measure was a little lower than the one before, down to 0.6 of the line.
+    for (rtt_ms, jitter_ms) in [(10.0, 10.0), (50.0, 5.0), (50.0, 10.0), (100.0, 10.0)] {
+        for seed in SEEDS {
+            let (rtt_s, jitter_s) = (rtt_ms / 1e3, jitter_ms / 1e3);
+            let line = Line { rtt_s, jitter_s, jitter_back: true, ..Line::default() };
+            let transfer = run(Scenario { line, ..Scenario::default() }, seed, 120.0);
+            let share = transfer.mean(60.0, 120.0) / GIGABIT;
+            assert!(share >= 0.95, "{rtt_ms} ms, jitter {jitter_ms} ms, seed {seed}: {share:.3}");
+        }
+    }
+}
+
+#[test]
 fn another_flow_is_not_driven_out() {
     for (at, (name, scenario)) in lines().into_iter().enumerate() {
         if scenario.other.is_none() {
