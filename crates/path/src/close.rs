@@ -20,10 +20,8 @@ pub fn close_candidate<'a>(
     let slow = median(&mut rates.unwrap_or_default()).map_or(0.0, |median| LAGGARD_SHARE * median);
     let rate = |one: &Connection| one.bytes_per_s.unwrap_or(slow);
     let slowest = connections.clone().min_by(|a, b| rate(a).total_cmp(&rate(b)));
-    slowest
-        .filter(|one| rate(one) < slow)
-        .or_else(|| connections.min_by(|a, b| by_age(a, b)))
-        .map(|one| one.id)
+    let laggard = slowest.filter(|one| rate(one) < slow);
+    laggard.or_else(|| connections.min_by(|a, b| by_age(a, b))).map(|one| one.id)
 }
 
 /// The younger first, and of two equally young ones the one with the higher id. An unknown age is

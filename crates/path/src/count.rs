@@ -199,9 +199,8 @@ impl Count {
         if let Some((_, again_s)) = self.refused.filter(|(open, _)| *open == self.n) {
             return now.t_s < again_s;
         }
-        if now.t_s - asked_s > PATIENCE_S.0.max(SETTLE_ROUND_TRIPS * rtt_s(now))
-            && now.connections > 0
-        {
+        let patience_s = PATIENCE_S.0.max(SETTLE_ROUND_TRIPS * rtt_s(now));
+        if now.t_s - asked_s > patience_s && now.connections > 0 {
             self.refused = Some((now.connections, now.t_s + PATIENCE_S.1));
             self.go_to(now.connections, Why::Refused);
             self.mode = Mode::Verify { full: 0.0 };

@@ -182,12 +182,11 @@ impl Controller {
         if let Number::Count(count) = &mut self.number {
             // Neither a path that fills nor what others leave tells of a level.
             count.handle(&now, self.rate.is_passing() || now.shared);
+            self.sockets = Sockets::default();
             // What is lost while a path fills, its queue has lost.
-            let passes = self.rate.is_passing() || self.config.background;
-            self.sockets = match passes {
-                true => Sockets::default(),
-                false => self.wishes.handle(sample, &now, &self.config),
-            };
+            if !self.rate.is_passing() && !self.config.background {
+                self.sockets = self.wishes.handle(sample, &now, &self.config);
+            }
         }
         self.orders()
     }

@@ -136,15 +136,13 @@ impl Resume {
     /// Takes what is known now. Answers what to go back to, in bytes a second, when the jump was
     /// too much.
     pub(crate) fn handle(&mut self, now: &Estimate) -> Option<f64> {
-        let jump = JUMP * self.saved()?.bandwidth;
+        let carries = now.carried >= (1.0 - OTHER_SHARE) * JUMP * self.saved()?.bandwidth;
         let round_ends_s = now.t_s + now.round_s();
         let ended = now.t_s >= *self.phase_ends_s.get_or_insert(round_ends_s);
         // A queue alone is the path's, or others', where nothing of ours is under way.
         let overruns = now.lossy || now.full && now.queue_s > now.queue_target_s;
         self.phase = match self.phase {
-            Phase::Unvalidated | Phase::Validating if now.carried >= (1.0 - OTHER_SHARE) * jump => {
-                Phase::Confirmed
-            }
+            Phase::Unvalidated | Phase::Validating if carries => Phase::Confirmed,
             Phase::Unvalidated | Phase::Validating if overruns => {
                 (self.phase, self.phase_ends_s) = (Phase::SafeRetreat, Some(round_ends_s));
                 self.retreat = Some(now.carried);

@@ -16,7 +16,7 @@
 
 use super::law::Law;
 use super::limit::{Bottleneck, MOSTLY, Signs, is_queued};
-use super::recent::{Interval, Minima, Recent};
+use super::recent::{Interval, Minima, Recent, mean};
 use super::tcp::{
     CongestionControl, Connection, ERROR_SHARE, MORE, OTHER_SHARE, SAMPLE_S, Sample, Tcp,
 };
@@ -384,7 +384,7 @@ impl Model {
             // more than the line.
             let measured = match now.lossy {
                 true => self.recent.most(from_s, first_s),
-                false => self.recent.mean_of_full(from_s)?,
+                false => mean(self.recent.since(from_s).filter(|one| one.full))?,
             };
             // What is within the noise of few samples weighs as much as there are.
             let is_other = (measured / known - 1.0).abs() > OTHER_SHARE;
@@ -442,8 +442,8 @@ impl Model {
         draining.drained_s += if now.full { less * dt_s } else { 0.0 };
         // What was sent less in the last round cannot show yet.
         let seen_s = draining.drained_s - less * now.round_s();
-        // Where jitter may be half of it, less is sent for the question's sake until all of it would
-        // be gone, and what is left is the path's. Jitter loses nothing; a queue of others does.
+        // Where jitter may be half of it, less is sent for the question's sake, until all of it
+        // would be gone; what is left is the path's. Jitter loses nothing; others' queues do.
         let lately_s = now.t_s - LATELY_S;
         let swings = TARGET_JITTERS * self.recent.jitter_s(lately_s) > now.queue_s / 2.0;
         let asks = swings && self.ask_at_s.is_none() && self.recent.loss(lately_s) <= 0.0;

@@ -33,9 +33,8 @@ pub fn is_burst<'a>(sockets: impl IntoIterator<Item = &'a TcpInfo>) -> bool {
 /// little are soon done, and leave the pace to those with much (Kish's effective number: n that
 /// have the same count as n, one that has nearly all counts as one).
 pub fn sending(under_way: impl IntoIterator<Item = f64>) -> f64 {
-    let (sum, squares) = under_way
-        .into_iter()
-        .fold((0.0, 0.0), |(sum, squares), one| (sum + one, squares + one * one));
+    let add = |(sum, squares): (f64, f64), one: f64| (sum + one, squares + one * one);
+    let (sum, squares) = under_way.into_iter().fold((0.0, 0.0), add);
     if squares > 0.0 { sum * sum / squares } else { 0.0 }
 }
 

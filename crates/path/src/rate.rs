@@ -201,11 +201,9 @@ impl Rate {
 
     fn cruise(&mut self, now: &Estimate, rtt_s: f64, bandwidth: f64) -> Pacing {
         let response_s = RESPONSE * now.round_s();
-        let error = match now.asks {
-            // A round of this is the queue, and what an error of the bandwidth may hide.
-            true => -ERROR_SHARE - now.queue_s / now.round_s(),
-            false => (now.queue_target_s - now.queue_s) / response_s,
-        };
+        let error = (now.queue_target_s - now.queue_s) / response_s;
+        // What is asked about goes within a round, beside what an error may hide.
+        let error = if now.asks { -ERROR_SHARE - now.queue_s / now.round_s() } else { error };
         if !now.shown && !now.saturated && now.loss <= 0.0 || now.losses_limit {
             // Windows limit, and nothing has shown of the line: they are to grow.
             self.step = OFF_MOST;

@@ -69,11 +69,6 @@ impl Recent {
         mean(self.since(since_s))
     }
 
-    /// What was carried since a time by a sender that had enough.
-    pub(crate) fn mean_of_full(&self, since_s: f64) -> Option<f64> {
-        mean(self.since(since_s).filter(|one| one.full))
-    }
-
     /// The most that was carried over a span that ended since a time.
     pub(crate) fn most(&self, since_s: f64, span_s: f64) -> f64 {
         let ends = self.since(since_s).map(|one| one.t_s);
@@ -103,7 +98,8 @@ impl Recent {
     }
 }
 
-fn mean<'a>(intervals: impl Iterator<Item = &'a Interval>) -> Option<f64> {
+/// What was carried in these, in bytes a second; none without one.
+pub(crate) fn mean<'a>(intervals: impl Iterator<Item = &'a Interval>) -> Option<f64> {
     let (bytes, seconds) = intervals.fold((0.0, 0.0), |(bytes, seconds), one| {
         (bytes + one.bytes_per_s * one.dt_s, seconds + one.dt_s)
     });
@@ -134,7 +130,7 @@ mod tests {
             recent.push(tenth(f64::from(n) / 10.0, rate, 0.05 + rate * 1e-9, n % 2 == 0), 0.5);
         }
         assert_eq!(recent.mean(0.8), Some(9.5e6));
-        assert_eq!(recent.mean_of_full(0.8), Some(10e6));
+        assert_eq!(mean(recent.since(0.8).filter(|one| one.full)), Some(10e6));
         assert_eq!(recent.mean(1.0), None);
         assert_eq!(recent.most(0.0, 0.2), 9.5e6);
         assert_eq!(recent.least_rtt_s(0.0), Some(0.055), "what is older is forgotten");
