@@ -13,7 +13,8 @@ from pathlib import Path
 
 from enkaku_lab import machine, policy_run, wan
 from enkaku_lab.experiment import Link
-from enkaku_lab.path_gate import Line, carried, chosen, place, spread
+from enkaku_lab.gate_runs import spread
+from enkaku_lab.path_gate import Line, carried, chosen, place
 from enkaku_lab.peers import need
 from enkaku_lab.process import LabError, Peer, peer
 from enkaku_lab.progress import say

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from enkaku_lab import machine, policy_run, wan
 from enkaku_lab.experiment import Link
-from enkaku_lab.path_gate import spread
+from enkaku_lab.gate_runs import spread
 from enkaku_lab.progress import say
 from enkaku_lab.results import median
 from enkaku_lab.table import fenced, render

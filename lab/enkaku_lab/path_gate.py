@@ -3,25 +3,25 @@
 Whether a new controller may take the place of an old one: on each line a transfer of 20 s from its start under
 the one, under the other, and by `iperf3 -P 16`, in turn and again. Lines that neither was made on are among
 them: short and long queues, jitter, losses in bursts, policers, other rates, other congestion controls. With
-`--alone`, the new one beside TCP, in two thirds of the time.
+`--alone`, the new one beside TCP, in two thirds of the time. Rounds of all lines follow each other, so that the
+runs of one line are apart; `--add` makes more of them another time.
 """
 
 import argparse
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from enkaku_lab import machine, policy_run, wan
+from enkaku_lab import gate_runs, machine, policy_run, wan
 from enkaku_lab.experiment import Link
+from enkaku_lab.gate_runs import Run
 from enkaku_lab.peers import enkaku, iperf3
 from enkaku_lab.process import LabError, peer
 from enkaku_lab.progress import say
-from enkaku_lab.results import median
-from enkaku_lab.table import fenced, render
 
 FIRST_S = 20.0
 STEADY_FROM_S = 10.0
@@ -33,18 +33,6 @@ STREAMS = 16
 END_S = 60.0
 IP_SHARE = 1500 / 1448
 """What the emulator counts of a full packet, beside its payload."""
-LEGEND = """Shares of what the line carries, or its policer lets pass, of TCP payload, as the line counts it; medians, with the
-least and the most where there are several runs. first 20 s: of ours from the start of the process on, its logins among
-them; of TCP (iperf3 -P 16) from its first data on, since it connects its streams one after the other. from 10 s: their second half.
-N: connections wanted at the end. held: the last one is within 2 % of the best of the others, or above, in both."""
-PAGE = """# The path's policy beside TCP
-
-Made by `python -m enkaku_lab path-gate --docs docs`; do not edit. `enkaku bench`, 32 × 1 MiB, a disk in memory,
-Linux's default buffers. {machine}
-
-{body}
-"""
-TOLERANCE = 0.02
 
 
 @dataclass(frozen=True)
@@ -152,40 +140,6 @@ def policy(line: Line, write: bool, name: str) -> Seen:
     return Seen(first / most, steady / most, path["connections_wanted"])
 
 
-def _head(policies: list[str]) -> list[str]:
-    shares = [f"{when}: TCP" if way == "TCP" else f": {way}" for when in ("first 20 s", "from 10 s") for way in ("TCP", *policies)]
-    return ["line", "dir", *shares, *(f"N {name}" for name in policies), "held"]
-
-
-def _row(line: Line, write: bool, policies: list[str], repeat: int) -> list[str]:
-    ways: list[Callable[[], Seen]] = [lambda: tcp(line, write)]
-    ways += [lambda name=name: policy(line, write, name) for name in policies]
-    seen = list(zip(*([way() for way in ways] for _ in range(repeat)), strict=True))
-    firsts = [[one.first for one in many] for many in seen]
-    steadies = [[one.steady for one in many] for many in seen]
-    held = all(
-        median(shares[-1]) >= max(map(median, shares[:-1])) - TOLERANCE
-        for shares in (firsts, steadies)
-    )
-    return [
-        *(line.name, "write" if write else "read"),
-        *(spread(shares) for shares in firsts),
-        *(spread(shares) for shares in steadies),
-        *(_numbers([one.connections for one in many]) for many in seen[1:]),
-        "yes" if held else "NO",
-    ]
-
-
-def spread(shares: list[float]) -> str:
-    """The median, with the least and the most where there are several."""
-    text = f"{median(shares):.2f}"
-    return text if len(shares) == 1 else f"{text} ({min(shares):.2f}–{max(shares):.2f})"
-
-
-def _numbers(numbers: list[int]) -> str:
-    return str(numbers[0]) if len(set(numbers)) == 1 else f"{min(numbers)}–{max(numbers)}"
-
-
 def chosen(options: argparse.Namespace, lines: dict[str, Line]) -> list[tuple[Line, bool]]:
     """Each line that was named, or all, in each direction: whether it writes."""
     if unknown := [name for name in options.names if name not in lines]:
@@ -203,31 +157,31 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--new", default="adaptive", metavar="POLICY")
     parser.add_argument("--alone", action="store_true", help="without the old one")
     parser.add_argument("--direction", choices=["read", "write", "both"], default="both")
-    parser.add_argument("--repeat", type=int, default=3, metavar="N")
-    parser.add_argument("--docs", type=Path, metavar="DIR", help="write DIR/path-gate.md, too")
+    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="rounds of all lines [default: %(default)s]")
+    parser.add_argument("--docs", type=Path, metavar="DIR", help="write DIR/path-gate.md and .csv, too")
+    parser.add_argument("--add", action="store_true", help="to the runs that are in DIR/path-gate.csv")
     options = parser.parse_args(arguments)
     wanted = chosen(options, LINES)
+    if options.add and not options.docs:
+        raise LabError("--add needs --docs: to the runs of which folder?")
+    runs = gate_runs.read(options.docs / "path-gate.csv") if options.add else []
     wan.need()
     policies = [options.new] if options.alone else [options.old, options.new]
-    rows, loads = [], []
-    for line, write in wanted:
-        rows.append(_row(line, write, policies, options.repeat))
-        loads.append(os.getloadavg()[0])
-        say(" · ".join(rows[-1]))
+    for line, write in wanted * options.repeat:
+        of_cell = list(_runs(line, write, policies))
+        runs += of_cell
+        say(" · ".join([line.name, of_cell[0].dir, *(f"{run.way} {run.first:.2f} {run.steady:.2f}" for run in of_cell)]))
         if options.docs:
-            _put(options.docs / "path-gate.md", policies, rows, loads)
-    print(f"{_table(policies, rows)}\n{LEGEND}")
+            gate_runs.put(options.docs, runs)
+    print(f"{gate_runs.table(runs)}\n{gate_runs.LEGEND}")
     if options.docs:
         print(f"Page: {options.docs / 'path-gate.md'}")
 
 
-def _table(policies: list[str], rows: list[list[str]]) -> str:
-    held = sum(row[-1] == "yes" for row in rows)
-    return f"{render(_head(policies), rows)}\n\nheld in {held} of {len(rows)}"
-
-
-def _put(page: Path, policies: list[str], rows: list[list[str]], loads: list[float]) -> None:
-    """What there is so far: all of it takes an hour or two."""
-    load = f"load average {min(loads):.1f} to {max(loads):.1f}, {median(loads):.1f} in the median"
-    where = f"{machine.summary(machine.facts())}, commit {machine.commit()}; {load}."
-    page.write_text(PAGE.format(body=fenced(_table(policies, rows), LEGEND), machine=where))
+def _runs(line: Line, write: bool, policies: list[str]) -> Iterator[Run]:
+    """One of each way, by turns."""
+    for way in (gate_runs.TCP, *policies):
+        seen = tcp(line, write) if way == gate_runs.TCP else policy(line, write, way)
+        direction = "write" if write else "read"
+        load = os.getloadavg()[0]
+        yield Run(machine.commit(), gate_runs.now(), line.name, direction, way, seen.first, seen.steady, seen.connections, load)
