@@ -5,10 +5,10 @@ import platform
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 from enkaku_lab.peers import enkaku
+from enkaku_lab.results import utc
 
 SYSCTLS = (
     "net.ipv4.tcp_congestion_control",
@@ -27,7 +27,7 @@ def facts() -> dict:
     """One object for the head of a file of results."""
     return {
         "kind": "machine",
-        "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "taken": utc(),
         "kernel": platform.release(),
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),

@@ -5,7 +5,6 @@ are drawn. Transfers that several figures need run once.
 """
 
 import argparse
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from enkaku_lab import OUT, data, docs, experiments, figure, machine, story, table, wan
 from enkaku_lab.claims import Claim, markdown
 from enkaku_lab.progress import say
+from enkaku_lab.results import utc
 from enkaku_lab.story import Numbers
 from enkaku_lab.transfers import (
     HELD,
@@ -180,7 +180,7 @@ def head_of(seen: Iterable[Seen]) -> dict[str, object]:
         "machine": machine.summary(facts),
         "versions": ", ".join(f"{name} {text}" for name, text in facts["versions"].items()),
         "commit": facts["commit"],
-        "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "taken": utc(),
         "run": f"writes of {SECONDS:g} s and {ROUND_TRIPS} round trips, one at a time",
     }
 

@@ -2,6 +2,7 @@
 
 import json
 import statistics
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +25,11 @@ class Results:
 
 def read(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def utc(seconds: float | None = None) -> str:
+    """A moment, this one by default, as results have it (ISO 8601)."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def median(values: Sequence[float]) -> float:

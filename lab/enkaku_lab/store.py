@@ -5,11 +5,11 @@ under it. A line that a killed run left half is passed over.
 """
 
 import json
-import time
 from dataclasses import asdict
 from pathlib import Path
 
 from enkaku_lab.experiment import Cell, Link, Load
+from enkaku_lab.results import utc
 
 
 class Store:
@@ -86,7 +86,7 @@ class Store:
                 "kind": "measurement",
                 "repetition": repetition,
                 "session": session,
-                "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                "taken": utc(),
                 "cell": asdict(cell),
                 **more,
             }

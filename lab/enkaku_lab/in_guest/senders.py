@@ -4,7 +4,6 @@ file of `experiments/`)."""
 import argparse
 import gzip
 import statistics
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from enkaku_lab.peers import guest_image
 from enkaku_lab.peers.guest import Guest
 from enkaku_lab.process import LabError
 from enkaku_lab.progress import say
+from enkaku_lab.results import utc
 
 MSS_BYTES = 1448
 SOCKET_CALL_BYTES = 128 * KIB
@@ -240,7 +240,7 @@ def _draw(one: Senders, out: Path, pace: str) -> None:
         "machine": machine.summary(facts),
         "guest": "; ".join(sorted(versions)),
         "commit": facts["commit"],
-        "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(taken)),
+        "taken": utc(taken),
         "pace": pace,
         "run": f"{(one.quick_bytes if pace == 'quick' else one.bytes) >> 20} MiB, RTT {one.link.rtt_ms:g} ms, in a guest whose clock counts instructions, "
         f"times divided by {STRETCH}",

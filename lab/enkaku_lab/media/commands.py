@@ -17,7 +17,7 @@ from enkaku_lab.media.ways import EVERY
 from enkaku_lab.peers import need
 from enkaku_lab.process import LabError, run
 from enkaku_lab.progress import say
-from enkaku_lab.results import Results, read
+from enkaku_lab.results import Results, read, utc
 
 RTTS_MS = [20.0, 50.0, 100.0]
 BROWSER = "chromium"
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> None:
         going.go()
     results.close()
     first = earlier[0]["taken"] if earlier else facts["taken"]
-    taken = f"{first} to {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}"
+    taken = f"{first} to {utc()}"
     say(f"{(time.monotonic() - begin) / 60:.1f} minutes")
     _tell(records, report.head_of(facts, chosen, made, browser, taken), folder, options.docs)
 

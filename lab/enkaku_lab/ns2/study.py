@@ -10,7 +10,6 @@ agree.
 """
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from enkaku_lab.ns2 import charts, engine, real
 from enkaku_lab.ns2.engine import Result, Run, title
 from enkaku_lab.process import LabError
 from enkaku_lab.progress import say
+from enkaku_lab.results import utc
 
 FOLDER = OUT / "lab" / "s2"
 ENGINES = {"ns2": engine, "real": real}
@@ -280,7 +280,7 @@ def _head(
         else "any: a simulator's run is a function of its parameters"
     )
     head["commit"] = machine.commit()
-    head["taken"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    head["taken"] = utc()
     # What is drawn here is not enough to judge again by: read times and windows are thousands.
     return head | as_head(claims)
 
