@@ -9,7 +9,7 @@ from enkaku_lab import gate_runs
 from enkaku_lab.gate_runs import TCP, Run
 from enkaku_lab.process import LabError
 
-OURS = Run("abc1234", "2026-01-02T03:04:05Z", "rtt-50", "read", "adaptive", 0.96, 0.99, 4, 0.5)
+OURS = Run("abc1234", "2026-01-02T03:04:05Z", "rtt-50", "read", "adaptive", 0.96, 0.99, 4, 0.5, "an abacus, 2026-01-02")
 THEIRS = replace(OURS, way=TCP, first=0.97, steady=1.0, connections=16)
 
 
@@ -26,13 +26,14 @@ def test_what_is_read_is_what_was_put(tmp_path: Path):
 
 
 def test_runs_of_another_time_join_those_that_are_there(tmp_path: Path):
-    later = [replace(run, commit="def5678", taken="2026-01-03T00:00:00Z", load=2.5) for run in (THEIRS, OURS)]
+    later = [replace(run, commit="def5678", taken="2026-01-03T00:00:00Z", load=2.5, machine="an astrolabe") for run in (THEIRS, OURS)]
     later[1] = replace(later[1], first=0.90, connections=7)
     gate_runs.put(tmp_path, [THEIRS, OURS])
     gate_runs.put(tmp_path, gate_runs.read(tmp_path / "path-gate.csv") + later)
     page = (tmp_path / "path-gate.md").read_text()
     told = "2 runs of commit abc1234, 2 runs of commit def5678, 2026-01-02 to 2026-01-03; load average 0.5 to 2.5, 1.5 in the median."
     assert told in page
+    assert "an abacus, 2026-01-02; an astrolabe; 2 runs" in page, "each machine is named once"
     assert "0.93 (0.90–0.96)" in page and "4–7" in page and "held in 0 of 1" in page
 
 

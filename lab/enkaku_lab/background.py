@@ -13,13 +13,12 @@ from pathlib import Path
 
 from enkaku_lab import machine, policy_run, wan
 from enkaku_lab.experiment import Link
-from enkaku_lab.gate_runs import spread
 from enkaku_lab.path_gate import Line, carried, chosen, place
 from enkaku_lab.peers import need
 from enkaku_lab.process import LabError, Peer, peer
 from enkaku_lab.progress import say
 from enkaku_lab.results import median
-from enkaku_lab.table import GAP, fenced, render
+from enkaku_lab.table import GAP, fenced, render, spread
 
 EVERY_S = 0.25
 YIELDS_S = 3.0

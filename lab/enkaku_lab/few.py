@@ -11,10 +11,9 @@ from pathlib import Path
 
 from enkaku_lab import machine, policy_run, wan
 from enkaku_lab.experiment import Link
-from enkaku_lab.gate_runs import spread
 from enkaku_lab.progress import say
 from enkaku_lab.results import median
-from enkaku_lab.table import fenced, render
+from enkaku_lab.table import fenced, render, spread
 
 RTTS_MS = [50.0]
 DEPTHS = [1, 2, 4]

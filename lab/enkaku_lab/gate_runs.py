@@ -4,15 +4,15 @@ A round of all lines takes most of an hour. So rounds may be made at different t
 run with the commit that was measured, more are added to them, and the page is always that of all.
 """
 
-import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from enkaku_lab import data, machine
+from enkaku_lab import data
 from enkaku_lab.process import LabError
 from enkaku_lab.results import median
-from enkaku_lab.table import fenced, render
+from enkaku_lab.table import fenced, render, spread
 
 TCP = "TCP"
 TOLERANCE = 0.02
@@ -31,8 +31,8 @@ Linux's default buffers. {machine}; {runs} [Every run](path-gate.csv).
 
 @dataclass(frozen=True)
 class Run:
-    """One transfer: shares of the line, the connections that were wanted at the end, and the load average
-    then, where it is known."""
+    """One transfer: shares of the line, the connections that were wanted at the end, the load average
+    then, where it is known, and the machine."""
 
     commit: str
     taken: str
@@ -43,6 +43,7 @@ class Run:
     steady: float
     connections: int
     load: float | None
+    machine: str
 
 
 def read(path: Path) -> list[Run]:
@@ -69,7 +70,7 @@ def _run(path: Path, row: dict[str, str]) -> Run:
 
 def put(folder: Path, runs: Sequence[Run]) -> None:
     """Writes path-gate.csv and path-gate.md: what there is so far."""
-    where = machine.summary(machine.facts())
+    where = "; ".join(dict.fromkeys(run.machine for run in runs))
     columns = [field.name for field in fields(Run)]
     head = {"figure": "path-gate", "machine": where, "legend": LEGEND}
     data.write(folder / "path-gate.csv", head, columns, [astuple(run) for run in runs])
@@ -79,7 +80,7 @@ def put(folder: Path, runs: Sequence[Run]) -> None:
 
 def _told(runs: Sequence[Run]) -> str:
     """Which commits, when, and how busy the machine was."""
-    commits = {commit: sum(run.commit == commit for run in runs) for commit in dict.fromkeys(run.commit for run in runs)}
+    commits = Counter(run.commit for run in runs)
     of = ", ".join(f"{count} runs of commit {commit}" for commit, count in commits.items())
     dates = sorted({run.taken[:10] for run in runs})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
@@ -119,16 +120,5 @@ def _row(cell: tuple[str, str], policies: list[str], runs: Sequence[Run]) -> lis
     ]
 
 
-def spread(shares: list[float]) -> str:
-    """The median, with the least and the most where there are several."""
-    text = f"{median(shares):.2f}"
-    return text if len(shares) == 1 else f"{text} ({min(shares):.2f}–{max(shares):.2f})"
-
-
 def _numbers(numbers: list[int]) -> str:
     return str(numbers[0]) if len(set(numbers)) == 1 else f"{min(numbers)}–{max(numbers)}"
-
-
-def now() -> str:
-    """The time of a run that ends."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -4,7 +4,7 @@ Whether a new controller may take the place of an old one: on each line a transf
 the one, under the other, and by `iperf3 -P 16`, in turn and again. Lines that neither was made on are among
 them: short and long queues, jitter, losses in bursts, policers, other rates, other congestion controls. With
 `--alone`, the new one beside TCP, in two thirds of the time. Rounds of all lines follow each other, so that the
-runs of one line are apart; `--add` makes more of them another time.
+runs of one line are apart; `--more` adds to them another time.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from enkaku_lab.gate_runs import Run
 from enkaku_lab.peers import enkaku, iperf3
 from enkaku_lab.process import LabError, peer
 from enkaku_lab.progress import say
+from enkaku_lab.results import utc
 
 FIRST_S = 20.0
 STEADY_FROM_S = 10.0
@@ -159,16 +160,18 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--direction", choices=["read", "write", "both"], default="both")
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="rounds of all lines [default: %(default)s]")
     parser.add_argument("--docs", type=Path, metavar="DIR", help="write DIR/path-gate.md and .csv, too")
-    parser.add_argument("--add", action="store_true", help="to the runs that are in DIR/path-gate.csv")
+    parser.add_argument("--more", action="store_true", help="adds to the runs that are in DIR/path-gate.csv")
     options = parser.parse_args(arguments)
     wanted = chosen(options, LINES)
-    if options.add and not options.docs:
-        raise LabError("--add needs --docs: to the runs of which folder?")
-    runs = gate_runs.read(options.docs / "path-gate.csv") if options.add else []
+    if options.more and not options.docs:
+        raise LabError("--more needs --docs: to the runs of which folder?")
+    runs = gate_runs.read(options.docs / "path-gate.csv") if options.more else []
     wan.need()
+    # Before the page is written, which would be a change of what was committed.
+    facts = machine.facts()
     policies = [options.new] if options.alone else [options.old, options.new]
     for line, write in wanted * options.repeat:
-        of_cell = list(_runs(line, write, policies))
+        of_cell = list(_runs(line, write, policies, facts))
         runs += of_cell
         say(" · ".join([line.name, of_cell[0].dir, *(f"{run.way} {run.first:.2f} {run.steady:.2f}" for run in of_cell)]))
         if options.docs:
@@ -178,10 +181,10 @@ def main(arguments: list[str]) -> None:
         print(f"Page: {options.docs / 'path-gate.md'}")
 
 
-def _runs(line: Line, write: bool, policies: list[str]) -> Iterator[Run]:
+def _runs(line: Line, write: bool, policies: list[str], facts: dict) -> Iterator[Run]:
     """One of each way, by turns."""
+    direction, where = "write" if write else "read", machine.summary(facts)
     for way in (gate_runs.TCP, *policies):
         seen = tcp(line, write) if way == gate_runs.TCP else policy(line, write, way)
-        direction = "write" if write else "read"
-        load = os.getloadavg()[0]
-        yield Run(machine.commit(), gate_runs.now(), line.name, direction, way, seen.first, seen.steady, seen.connections, load)
+        shares = (seen.first, seen.steady, seen.connections)
+        yield Run(facts["commit"], utc(), line.name, direction, way, *shares, os.getloadavg()[0], where)

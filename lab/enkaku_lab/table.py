@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from enkaku_lab.results import median
+
 GAP = "–"
 """A value that does not exist, because the client does not report it."""
 
@@ -21,6 +23,12 @@ def render(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def fenced(*texts: str) -> str:
     """For a page in Markdown: as they are, one below the other."""
     return "\n\n".join(f"```\n{text}\n```" for text in texts)
+
+
+def spread(values: Sequence[float]) -> str:
+    """The median, with the least and the most where there are several."""
+    text = f"{median(values):.2f}"
+    return text if len(values) == 1 else f"{text} ({min(values):.2f}–{max(values):.2f})"
 
 
 def _numeric(values: Sequence[str]) -> bool:
