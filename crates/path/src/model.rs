@@ -447,8 +447,8 @@ impl Model {
         let lately_s = now.t_s - LATELY_S;
         let swings = TARGET_JITTERS * self.recent.jitter_s(lately_s) > now.queue_s / 2.0;
         let asks = swings && self.ask_at_s.is_none() && self.recent.loss(lately_s) <= 0.0;
-        let most_s = DRAINED_S.min(1.5 * draining.queue_s);
-        if seen_s <= if asks { draining.queue_s } else { most_s } {
+        let most_s = if asks { draining.queue_s } else { DRAINED_S.min(1.5 * draining.queue_s) };
+        if seen_s <= most_s {
             now.asks = asks;
             return;
         }
