@@ -1,7 +1,5 @@
 //! Which connection to close when there is one too many.
 
-use std::cmp::Ordering;
-
 use super::rate::STARTUP_GAIN;
 use super::tcp::{Connection, ConnectionId, median};
 
@@ -21,14 +19,10 @@ pub fn close_candidate<'a>(
     let rate = |one: &Connection| one.bytes_per_s.unwrap_or(slow);
     let slowest = connections.clone().min_by(|a, b| rate(a).total_cmp(&rate(b)));
     let laggard = slowest.filter(|one| rate(one) < slow);
-    laggard.or_else(|| connections.min_by(|a, b| by_age(a, b))).map(|one| one.id)
-}
-
-/// The younger first, and of two equally young ones the one with the higher id. An unknown age is
-/// the youngest: nothing says that its window is warm.
-fn by_age(a: &Connection, b: &Connection) -> Ordering {
-    let age = |c: &Connection| c.age_s.unwrap_or(0.0);
-    age(a).total_cmp(&age(b)).then_with(|| b.id.cmp(&a.id))
+    // An unknown age is the youngest: nothing says that its window is warm.
+    let age = |one: &Connection| one.age_s.unwrap_or(0.0);
+    let youngest = connections.min_by(|a, b| age(a).total_cmp(&age(b)).then(b.id.cmp(&a.id)));
+    laggard.or(youngest).map(|one| one.id)
 }
 
 #[cfg(test)]

@@ -139,11 +139,11 @@ impl PathPlan {
     /// What this congestion control makes of it.
     pub fn outcome(&self, control: CongestionControl) -> Outcome {
         let line = self.limit_bytes_per_s();
-        let (window, bound) = self.window(control);
+        let law = Law::of(control, self.rtt_s, self.loss);
+        let (window, bound) = self.window(&law);
         let full = line * self.use_of_line(control);
         let free = window / self.rtt_s;
-        let deviation =
-            if bound == Bottleneck::CongestionLoss { self.law(control).deviation } else { 0.0 };
+        let deviation = if bound == Bottleneck::CongestionLoss { law.deviation } else { 0.0 };
         let together = |n: u32| full * carried(f64::from(n) * free / full, deviation, n);
         let one_bytes_per_s = together(1);
         let bound = if free < full { bound } else { Bottleneck::LineRate };
@@ -177,12 +177,12 @@ impl PathPlan {
     }
 
     /// The mean window of one connection and what bounds it, as if the line had no end.
-    fn window(&self, control: CongestionControl) -> (f64, Bottleneck) {
+    fn window(&self, law: &Law) -> (f64, Bottleneck) {
         let buffers = [
             (self.usable(SEND_BUFFER_SHARE * self.wmem_bytes), Bottleneck::SendBuffer),
             (self.usable(RECEIVE_BUFFER_SHARE * self.rmem_bytes), Bottleneck::ReceiveWindow),
         ];
-        let law = (self.law(control).window_bytes, Bottleneck::CongestionLoss);
+        let law = (law.window_bytes, Bottleneck::CongestionLoss);
         buffers.into_iter().fold(law, |least, other| if other.0 < least.0 { other } else { least })
     }
 
@@ -198,10 +198,6 @@ impl PathPlan {
             if held(middle) <= buffer_bytes { low = middle } else { high = middle }
         }
         low
-    }
-
-    fn law(&self, control: CongestionControl) -> Law {
-        Law::of(control, self.rtt_s, self.loss)
     }
 
     /// The share of the line that windows use which lose at its queue: W rises from β·(B+Q) to
@@ -330,7 +326,8 @@ mod tests {
         let (cubic_random, reno_random) = (CUBIC.0 / 1.054, 1.31 / 1.5_f64.sqrt());
         for (loss, cubic, reno) in [(1e-4, 187.0, 122.0), (1e-6, 5926.0, 1225.0)] {
             let path = PathPlan { loss, rtt_s: 0.1, ..path() };
-            let segments = |control| path.law(control).window_bytes / SEGMENT_BYTES;
+            let segments =
+                |control| Law::of(control, path.rtt_s, path.loss).window_bytes / SEGMENT_BYTES;
             let (c, r) = (segments(CongestionControl::Cubic), segments(CongestionControl::Reno));
             assert!((c / (cubic * cubic_random) - 1.0).abs() < 0.03, "{loss}: {c}");
             assert!((r / (reno * reno_random) - 1.0).abs() < 0.03, "{loss}: {r}");
@@ -406,7 +403,7 @@ mod tests {
         for control in [CongestionControl::Reno, CongestionControl::Cubic] {
             for (loss, rtt_s) in [(1e-3, 0.02), (1e-4, 0.02), (1e-4, 0.1), (1e-5, 0.1)] {
                 let path = PathPlan { loss, rtt_s, ..path() };
-                let law = path.law(control);
+                let law = Law::of(control, path.rtt_s, path.loss);
                 let (mean, deviation) = simulated(control, loss, rtt_s);
                 let error = law.window_bytes / SEGMENT_BYTES / mean - 1.0;
                 assert!(error.abs() < 0.05, "{control:?} {loss} {rtt_s}: {mean}, {error}");

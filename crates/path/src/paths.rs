@@ -12,7 +12,6 @@
 //! round trip in seconds, the share lost, connections, and when that was.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use super::memory::{LIFETIME_S, Remembered};
@@ -65,8 +64,7 @@ impl Paths {
         for (peer, Seen { path, at_s }) in &self.0 {
             let Remembered { bandwidth, measured, rtt_s, loss, connections, .. } = path;
             let how = if *measured { "measured" } else { "least" };
-            let _ =
-                writeln!(text, "{peer} {bandwidth:.0} {how} {rtt_s} {loss} {connections} {at_s}");
+            text += &format!("{peer} {bandwidth:.0} {how} {rtt_s} {loss} {connections} {at_s}\n");
         }
         text
     }

@@ -118,10 +118,8 @@ impl Rate {
             self.state = background.state;
             return;
         }
-        self.pacing = match rtt_s.filter(|rtt_s| *rtt_s >= SHORT_RTT_S) {
-            Some(rtt_s) => self.startup(rtt_s, connections, 0.0),
-            None => Pacing::default(),
-        };
+        let rtt_s = rtt_s.filter(|rtt_s| *rtt_s >= SHORT_RTT_S);
+        self.pacing = rtt_s.map_or_else(Pacing::default, |s| self.startup(s, connections, 0.0));
     }
 
     /// The path was filled with too much: goes on from this rate, carefully.
