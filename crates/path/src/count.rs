@@ -121,11 +121,9 @@ impl Count {
     /// brings an initial window, but those that are closed then take what their windows have grown
     /// to with them.
     pub(crate) fn first(&mut self, rtt_s: f64, window_bytes: f64, known: Option<&Remembered>) {
-        let bandwidth = match known {
-            Some(known) if known.measured => known.bandwidth,
-            Some(known) => known.bandwidth.max(ASSUMED_BANDWIDTH),
-            None => ASSUMED_BANDWIDTH,
-        };
+        let seen = known.map_or(0.0, |known| known.bandwidth).max(ASSUMED_BANDWIDTH);
+        let measured = known.filter(|known| known.measured);
+        let bandwidth = measured.map_or(seen, |known| known.bandwidth);
         // Slow start doubles in each of these but the first.
         let grown = INITIAL_WINDOW_SEGMENTS * SEGMENT_BYTES * (SETTLE_ROUND_TRIPS - 1.0).exp2();
         let windows = ceil(bandwidth * rtt_s / window_bytes.clamp(SEGMENT_BYTES, grown));
@@ -276,6 +274,10 @@ impl Count {
             Mode::Grow { below } if now.losses_limit => self.judge_lossy(now, carried, below),
             Mode::Grow { below } => {
                 let could = f64::from(self.n) / f64::from(below.n) - 1.0;
+                // No step brings more than the line lacked.
+                let lacked =
+                    now.measured_bandwidth().map_or(could, |line| line / below.carried - 1.0);
+                let could = if lacked > MARGIN - 1.0 { could.min(lacked) } else { could };
                 let share = (carried / below.carried - 1.0) / could;
                 if share < MORE - 1.0 {
                     self.n_before(below.n, carried, now);
@@ -361,7 +363,7 @@ impl Count {
         let seen = now.window_bytes.is_some();
         let step = ceil(f64::from(self.n) * if seen { STEPS.1 } else { STEPS.0 });
         let lacks = |line: f64| (line > (1.0 + OTHER_SHARE) * carried).then(|| needed(line, each));
-        let line = now.bandwidth.filter(|_| now.measured).and_then(lacks);
+        let line = now.measured_bandwidth().and_then(lacks);
         // What the same path carried a moment ago is worth a jump; the line of a new one bounds a
         // step.
         let n = match lacks(self.line) {
@@ -405,8 +407,7 @@ impl Count {
         let level = if off == 0 { level + OTHER_SHARE * (mean - level) } else { level };
         self.mode = Mode::Hold { level, off };
         // Less than the line is known to carry, or it is not known.
-        let line = now.bandwidth.filter(|_| now.measured);
-        let lacks = line.is_none_or(|line| MORE * level < line);
+        let lacks = now.measured_bandwidth().is_none_or(|line| MARGIN * level < line);
         if !(now.losses_limit && lacks) || self.tried_s == f64::NEG_INFINITY {
             self.tried_s = now.t_s;
         }

@@ -17,9 +17,7 @@
 use super::law::Law;
 use super::limit::{Bottleneck, MOSTLY, Signs, is_queued};
 use super::recent::{Interval, Minima, Recent, mean};
-use super::tcp::{
-    CongestionControl, Connection, ERROR_SHARE, MORE, OTHER_SHARE, SAMPLE_S, Sample, Tcp,
-};
+use super::tcp::{CongestionControl, ERROR_SHARE, MORE, OTHER_SHARE, SAMPLE_S, Sample, Tcp};
 
 /// The mean of round trips that jitter lies so many mean deviations above the shortest: exact where
 /// they are spread evenly, less where they have a tail.
@@ -150,6 +148,11 @@ impl Estimate {
         each.min(self.each_most.unwrap_or(f64::INFINITY))
     }
 
+    /// What the line carries, where that was measured.
+    pub(crate) fn measured_bandwidth(&self) -> Option<f64> {
+        self.bandwidth.filter(|_| self.measured)
+    }
+
     /// What one connection carries where the line does not limit, in bytes a second.
     pub fn per_connection(&self) -> Option<f64> {
         let rtt_s = self.rtt_s.filter(|rtt_s| *rtt_s > 0.0)?;
@@ -216,9 +219,8 @@ impl Model {
         now.bytes_per_s = sample.bytes_per_s;
         let rtt_s = sample.typical(|tcp| tcp.rtt_us).map(|us| us / 1e6);
         self.note_round_trip(sample, rtt_s, &mut now);
-        let uses_bbr =
-            |one: &Connection| one.tcp.congestion_control == Some(CongestionControl::Bbr);
-        let bbr = sample.connections.iter().any(uses_bbr);
+        let mut controls = sample.connections.iter().map(|one| one.tcp.congestion_control);
+        let bbr = controls.any(|control| control == Some(CongestionControl::Bbr));
         let signs = Signs::of(|field| sample.typical(field), bbr);
         let whole = self.is_whole(sample, dt_s, &signs);
         now.full = self.is_full(sample, &signs, &now) && whole;
@@ -226,7 +228,9 @@ impl Model {
         let retransmits = sample.retransmits().filter(|_| whole).unwrap_or(0.0);
         let (t_s, bytes_per_s, full) = (now.t_s, now.bytes_per_s, now.full);
         let believed = now.bandwidth.unwrap_or(0.0);
-        let interval = Interval { t_s, dt_s, bytes_per_s, rtt_s, retransmits, full, believed };
+        let cuts = if whole { sample.cuts() } else { 0.0 };
+        let interval =
+            Interval { t_s, dt_s, bytes_per_s, rtt_s, retransmits, cuts, full, believed };
         self.recent.push(interval, 4.0 * now.span_s());
         let rounds_s = 2.0 * now.rtt_s.unwrap_or(0.0).max(SAMPLE_S);
         now.carried = self.recent.mean(t_s - rounds_s).unwrap_or(0.0);
@@ -360,6 +364,10 @@ impl Model {
         let known = now.bandwidth.unwrap_or(0.0);
         // Not more than was let go came through, whatever a sample says.
         let mut seen = now.carried.min(pace.unwrap_or(f64::INFINITY));
+        // What comes at once when a hole is filled has waited for it: only rounds show more then.
+        let repairs = now.measured && self.recent.loss(now.t_s - first_s) > 0.0;
+        let rounds = self.recent.mean(now.t_s - first_s).filter(|_| repairs);
+        let most = rounds.map_or(f64::INFINITY, |rounds| rounds.max(known));
         if now.measured && seen > known {
             seen = known + RAISE_WEIGHT * (seen - known);
         }
@@ -368,7 +376,7 @@ impl Model {
             let loses = self.recent.loss(now.t_s - first_s) > 0.0;
             let passed = now.held && !loses && now.queue_now_s < now.queue_target_s / 2.0;
             let burst = pace.filter(|_| passed).unwrap_or(0.0);
-            now.bandwidth = now.bandwidth.map(|bandwidth| bandwidth.max(seen).max(burst));
+            now.bandwidth = now.bandwidth.map(|bandwidth| bandwidth.max(seen.min(most)).max(burst));
             return;
         }
         if now.shown && !now.measured {
@@ -378,7 +386,8 @@ impl Model {
             return;
         }
         let span_s = now.span_s();
-        let measured = self.saturated_since_s.and_then(|since_s| {
+        // What waits for a hole to be filled comes later, at once.
+        let rate = self.saturated_since_s.filter(|_| self.silent_s <= 0.0).and_then(|since_s| {
             let from_s = since_s.max(now.t_s - span_s);
             // While holes are repaired, the best rounds count: what comes through them at once is
             // more than the line.
@@ -391,7 +400,7 @@ impl Model {
             let weight = if is_other { 1.0 } else { (now.t_s - from_s) / span_s };
             (now.t_s - from_s >= now.round_s()).then_some(known + weight * (measured - known))
         });
-        let bandwidth = measured.unwrap_or(known.max(seen));
+        let bandwidth = rate.unwrap_or(known.max(seen)).min(most);
         now.bandwidth = Some(bandwidth);
         if now.saturated {
             self.found = Some(bandwidth);
@@ -414,9 +423,8 @@ impl Model {
     fn each_most(&self, sample: &Sample, since_s: f64) -> Option<f64> {
         let control = sample.connections.iter().find_map(|one| one.tcp.congestion_control)?;
         let rtt_s = self.last.rtt_s.filter(|rtt_s| *rtt_s > 0.0)?;
-        let loss = self.recent.loss(since_s);
-        let lost: f64 = self.recent.since(since_s).map(|one| one.retransmits).sum();
-        let least = loss * (1.0 - 1.0 / lost.max(1.0).sqrt());
+        let (cuts, sent) = self.recent.sums(since_s, |one| one.cuts);
+        let least = (cuts - cuts.sqrt()) / sent;
         (least > 0.0).then(|| Law::of(control, rtt_s, least).window_bytes / rtt_s)
     }
 
@@ -435,13 +443,14 @@ impl Model {
         let draining = self.draining.get_or_insert(begin);
         let before = self.last.bandwidth.unwrap_or(bandwidth);
         let is_other = bandwidth < (1.0 - OTHER_SHARE) * before;
-        if is_other || now.queue_s < draining.queue_s / 2.0 {
+        // A queue that grows before anything was sent less tells nothing.
+        if is_other || draining.drained_s <= 0.0 || now.queue_s < draining.queue_s / 2.0 {
             *draining = begin;
         }
         let less = (1.0 - ERROR_SHARE - pace / draining.bandwidth).max(0.0);
         draining.drained_s += if now.full { less * dt_s } else { 0.0 };
         // What was sent less in the last round cannot show yet.
-        let seen_s = draining.drained_s - less * now.round_s();
+        let seen_s = draining.drained_s - less * (now.round_s() + now.queue_now_s);
         // Where jitter may be half of it, less is sent for the question's sake, until all of it
         // would be gone; what is left is the path's. Jitter loses nothing; others' queues do.
         let lately_s = now.t_s - LATELY_S;

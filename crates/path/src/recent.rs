@@ -18,6 +18,8 @@ pub(crate) struct Interval {
     pub(crate) rtt_s: Option<f64>,
     /// Segments sent again.
     pub(crate) retransmits: f64,
+    /// Congestion windows that were cut for that.
+    pub(crate) cuts: f64,
     /// The sender had enough to fill the line.
     pub(crate) full: bool,
     /// What the line was believed to carry when it began.
@@ -91,10 +93,15 @@ impl Recent {
 
     /// Segments sent again since a time, as a share of all.
     pub(crate) fn loss(&self, since_s: f64) -> f64 {
-        let (lost, sent) = self.since(since_s).fold((0.0, 0.0), |(lost, sent), one| {
-            (lost + one.retransmits, sent + one.bytes_per_s * one.dt_s / SEGMENT_BYTES)
-        });
+        let (lost, sent) = self.sums(since_s, |one| one.retransmits);
         if lost > 0.0 { lost / (sent + lost) } else { 0.0 }
+    }
+
+    /// The sum of a count since a time, and that of the segments that came.
+    pub(crate) fn sums(&self, since_s: f64, count: fn(&Interval) -> f64) -> (f64, f64) {
+        self.since(since_s).fold((0.0, 0.0), |(sum, sent), one| {
+            (sum + count(one), sent + one.bytes_per_s * one.dt_s / SEGMENT_BYTES)
+        })
     }
 }
 
@@ -117,6 +124,7 @@ mod tests {
             bytes_per_s,
             rtt_s: Some(rtt_s),
             retransmits: bytes_per_s * 0.1 / SEGMENT_BYTES,
+            cuts: 0.0,
             full,
             believed: 0.0,
         }

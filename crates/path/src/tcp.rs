@@ -112,6 +112,12 @@ impl Sample {
         let known = self.connections.iter().filter_map(|c| c.tcp.retransmits);
         known.reduce(|a, b| a + b).or(self.tcp.retransmits)
     }
+
+    /// Congestion windows that were cut: whatever a connection loses within a round trip is one
+    /// loss event (RFC 5348 §5.2), and it is repaired at once, within a sample or two.
+    pub(crate) fn cuts(&self) -> f64 {
+        self.connections.iter().filter(|one| one.loses()).count() as f64
+    }
 }
 
 /// The middle of some values, the upper one of two.

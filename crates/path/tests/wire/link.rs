@@ -18,6 +18,9 @@ pub(crate) struct Line {
     pub(crate) queue_packets: usize,
     /// Probability that a packet is lost after it took its time on the line.
     pub(crate) loss: f64,
+    /// Losses in bursts (Gilbert 1960): the probability that a packet begins one, and that it ends
+    /// before the next.
+    pub(crate) bursts: Option<(f64, f64)>,
     /// Each way is longer by up to this: the way there alone, or the way back as well.
     pub(crate) jitter_s: f64,
     pub(crate) jitter_back: bool,
@@ -33,6 +36,7 @@ impl Default for Line {
             rtt_s,
             queue_packets,
             loss: 0.0,
+            bursts: None,
             jitter_s: 0.0,
             jitter_back: false,
             policer: None,
@@ -49,6 +53,7 @@ pub(crate) struct Link {
     last_ack_s: f64,
     /// What each way is longer by now, and until when.
     jitters_s: [(f64, f64); 2],
+    in_burst: bool,
     tokens: f64,
     tokens_at_s: f64,
     random: Random,
@@ -64,6 +69,7 @@ impl Link {
             free_at_s: 0.0,
             last_ack_s: 0.0,
             jitters_s: [(0.0, 0.0); 2],
+            in_burst: false,
             tokens: line.policer.map_or(0.0, |(_, burst)| burst),
             tokens_at_s: 0.0,
             random: Random::new(seed),
@@ -83,12 +89,20 @@ impl Link {
         let begins_s = self.free_at_s.max(now_s);
         self.free_at_s = begins_s + self.packet_bytes / self.line.bytes_per_s;
         self.departures.push_back(self.free_at_s);
-        if self.line.loss > 0.0 && self.random.uniform() < self.line.loss {
+        if self.is_lost() {
             return None;
         }
         let ack_s = self.free_at_s + self.line.rtt_s + self.jitter_s(now_s);
         self.last_ack_s = self.last_ack_s.max(ack_s);
         Some(self.last_ack_s)
+    }
+
+    fn is_lost(&mut self) -> bool {
+        if let Some((begins, ends)) = self.line.bursts {
+            let changes = if self.in_burst { ends } else { begins };
+            self.in_burst ^= self.random.uniform() < changes;
+        }
+        self.in_burst || self.line.loss > 0.0 && self.random.uniform() < self.line.loss
     }
 
     /// What jitter adds to the round trip now.

@@ -4,8 +4,10 @@
 mod background;
 mod cells;
 mod flow;
+mod holes;
 mod link;
 mod memory;
+mod neighbours;
 #[allow(dead_code)] // the fluid models draw normal values, too
 #[path = "../models/random.rs"]
 mod random;

@@ -1,0 +1,62 @@
+//! A flow of somebody else's that begins on a line which we fill.
+
+use crate::flow::Law;
+use crate::link::Line;
+use crate::transfer::{Scenario, Transfer};
+use crate::{GIGABIT, SEEDS, of_seed, plain, run};
+
+/// What one flow beside ours keeps from 20 s after its begin on, for half a minute, and the most
+/// that is left unused; from eight begins at other times of our sawtooth, beside ours that send and
+/// that receive; as shares of the line. Or beside so many plain flows.
+fn beside(law: Law, rtt_s: f64, flows: Option<usize>) -> (Vec<f64>, f64) {
+    let (mut kept, mut free) = (Vec::new(), 0.0_f64);
+    for begin in 0..8 {
+        for seed in SEEDS.into_iter().take(2) {
+            let begins_s = 10.0 + 0.4 * f64::from(begin);
+            let line = Line { rtt_s, ..Line::default() };
+            let scenario = Scenario { line, other: Some((begins_s, law)), ..Scenario::default() };
+            let (from_s, to_s) = (begins_s + 20.0, begins_s + 50.0);
+            let transfer: Transfer = match flows {
+                Some(flows) => plain(of_seed(scenario, seed), flows, seed, to_s + 0.1),
+                None => run(scenario, seed, to_s + 0.1),
+            };
+            let theirs = transfer.mean_of_others(from_s, to_s) / GIGABIT;
+            free = free.max(1.0 - theirs - transfer.mean(from_s, to_s) / GIGABIT);
+            kept.push(theirs);
+        }
+    }
+    kept.sort_by(f64::total_cmp);
+    (kept, free)
+}
+
+#[test]
+fn a_neighbour_is_left_its_part() {
+    // A queue of ours was taken for the path's when it had grown since it was asked about, or
+    // before it could have become shorter. Then no load explained what was lost in it, and more
+    // connections were the remedy: in the middle of sixteen a cubic flow kept 0.08 of the line over
+    // 50 ms, and 0.10 over 100 ms; reno 0.03; bbr over 100 ms 0.20.
+    let cells = [(Law::Cubic, 0.05, 0.35), (Law::Cubic, 0.1, 0.2)];
+    let others = [(Law::Reno, 0.05, 0.2), (Law::Bbr, 0.1, 0.4)];
+    for (law, rtt_s, least) in cells.into_iter().chain(others) {
+        let (kept, free) = beside(law, rtt_s, None);
+        let name = format!("{:?}, {rtt_s} s: {kept:.2?}, {free:.3} unused", law.name());
+        assert!(kept[8] >= least && free <= 0.02, "{name}");
+    }
+}
+
+/// `PLAIN=8`: beside so many plain flows.
+#[test]
+#[ignore = "a table to read"]
+fn table_of_neighbours() {
+    let flows = std::env::var("PLAIN").ok().map(|flows| flows.parse().expect("a number of flows"));
+    let (mut sum, mut count) = (0.0, 0.0);
+    for rtt_s in [0.02, 0.05, 0.1] {
+        for law in [Law::Cubic, Law::Reno, Law::Bbr] {
+            let (kept, free) = beside(law, rtt_s, flows);
+            println!("{} ms, {:?}: {kept:.2?}, {free:.3} unused", 1e3 * rtt_s, law.name());
+            sum += kept.iter().sum::<f64>();
+            count += kept.len() as f64;
+        }
+    }
+    println!("on average {:.3}", sum / count);
+}
