@@ -274,10 +274,6 @@ impl Count {
             Mode::Grow { below } if now.losses_limit => self.judge_lossy(now, carried, below),
             Mode::Grow { below } => {
                 let could = f64::from(self.n) / f64::from(below.n) - 1.0;
-                // No step brings more than the line lacked.
-                let lacked =
-                    now.measured_bandwidth().map_or(could, |line| line / below.carried - 1.0);
-                let could = if lacked > MARGIN - 1.0 { could.min(lacked) } else { could };
                 let share = (carried / below.carried - 1.0) / could;
                 if share < MORE - 1.0 {
                     self.n_before(below.n, carried, now);
@@ -407,7 +403,7 @@ impl Count {
         let level = if off == 0 { level + OTHER_SHARE * (mean - level) } else { level };
         self.mode = Mode::Hold { level, off };
         // Less than the line is known to carry, or it is not known.
-        let lacks = now.measured_bandwidth().is_none_or(|line| MARGIN * level < line);
+        let lacks = now.measured_bandwidth().is_none_or(|line| MORE * level < line);
         if !(now.losses_limit && lacks) || self.tried_s == f64::NEG_INFINITY {
             self.tried_s = now.t_s;
         }

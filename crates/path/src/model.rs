@@ -364,10 +364,6 @@ impl Model {
         let known = now.bandwidth.unwrap_or(0.0);
         // Not more than was let go came through, whatever a sample says.
         let mut seen = now.carried.min(pace.unwrap_or(f64::INFINITY));
-        // What comes at once when a hole is filled has waited for it: only rounds show more then.
-        let repairs = now.measured && self.recent.loss(now.t_s - first_s) > 0.0;
-        let rounds = self.recent.mean(now.t_s - first_s).filter(|_| repairs);
-        let most = rounds.map_or(f64::INFINITY, |rounds| rounds.max(known));
         if now.measured && seen > known {
             seen = known + RAISE_WEIGHT * (seen - known);
         }
@@ -376,7 +372,7 @@ impl Model {
             let loses = self.recent.loss(now.t_s - first_s) > 0.0;
             let passed = now.held && !loses && now.queue_now_s < now.queue_target_s / 2.0;
             let burst = pace.filter(|_| passed).unwrap_or(0.0);
-            now.bandwidth = now.bandwidth.map(|bandwidth| bandwidth.max(seen.min(most)).max(burst));
+            now.bandwidth = now.bandwidth.map(|bandwidth| bandwidth.max(seen).max(burst));
             return;
         }
         if now.shown && !now.measured {
@@ -400,7 +396,7 @@ impl Model {
             let weight = if is_other { 1.0 } else { (now.t_s - from_s) / span_s };
             (now.t_s - from_s >= now.round_s()).then_some(known + weight * (measured - known))
         });
-        let bandwidth = rate.unwrap_or(known.max(seen)).min(most);
+        let bandwidth = rate.unwrap_or(known.max(seen));
         now.bandwidth = Some(bandwidth);
         if now.saturated {
             self.found = Some(bandwidth);
@@ -443,14 +439,13 @@ impl Model {
         let draining = self.draining.get_or_insert(begin);
         let before = self.last.bandwidth.unwrap_or(bandwidth);
         let is_other = bandwidth < (1.0 - OTHER_SHARE) * before;
-        // A queue that grows before anything was sent less tells nothing.
-        if is_other || draining.drained_s <= 0.0 || now.queue_s < draining.queue_s / 2.0 {
+        if is_other || now.queue_s < draining.queue_s / 2.0 {
             *draining = begin;
         }
         let less = (1.0 - ERROR_SHARE - pace / draining.bandwidth).max(0.0);
         draining.drained_s += if now.full { less * dt_s } else { 0.0 };
         // What was sent less in the last round cannot show yet.
-        let seen_s = draining.drained_s - less * (now.round_s() + now.queue_now_s);
+        let seen_s = draining.drained_s - less * now.round_s();
         // Where jitter may be half of it, less is sent for the question's sake, until all of it
         // would be gone; what is left is the path's. Jitter loses nothing; others' queues do.
         let lately_s = now.t_s - LATELY_S;

@@ -116,7 +116,8 @@ impl Sample {
     /// Congestion windows that were cut: whatever a connection loses within a round trip is one
     /// loss event (RFC 5348 §5.2), and it is repaired at once, within a sample or two.
     pub(crate) fn cuts(&self) -> f64 {
-        self.connections.iter().filter(|one| one.loses()).count() as f64
+        let lost = self.connections.iter().filter_map(|one| one.tcp.retransmits);
+        lost.map(|lost| lost.min(1.0)).sum()
     }
 }
 

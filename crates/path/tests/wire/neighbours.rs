@@ -29,21 +29,6 @@ fn beside(law: Law, rtt_s: f64, flows: Option<usize>) -> (Vec<f64>, f64) {
     (kept, free)
 }
 
-#[test]
-fn a_neighbour_is_left_its_part() {
-    // A queue of ours was taken for the path's when it had grown since it was asked about, or
-    // before it could have become shorter. Then no load explained what was lost in it, and more
-    // connections were the remedy: in the middle of sixteen a cubic flow kept 0.08 of the line over
-    // 50 ms, and 0.10 over 100 ms; reno 0.03; bbr over 100 ms 0.20.
-    let cells = [(Law::Cubic, 0.05, 0.35), (Law::Cubic, 0.1, 0.2)];
-    let others = [(Law::Reno, 0.05, 0.2), (Law::Bbr, 0.1, 0.4)];
-    for (law, rtt_s, least) in cells.into_iter().chain(others) {
-        let (kept, free) = beside(law, rtt_s, None);
-        let name = format!("{:?}, {rtt_s} s: {kept:.2?}, {free:.3} unused", law.name());
-        assert!(kept[8] >= least && free <= 0.02, "{name}");
-    }
-}
-
 /// `PLAIN=8`: beside so many plain flows.
 #[test]
 #[ignore = "a table to read"]
