@@ -121,9 +121,11 @@ impl Count {
     /// brings an initial window, but those that are closed then take what their windows have grown
     /// to with them.
     pub(crate) fn first(&mut self, rtt_s: f64, window_bytes: f64, known: Option<&Remembered>) {
-        let seen = known.map_or(0.0, |known| known.bandwidth).max(ASSUMED_BANDWIDTH);
-        let measured = known.filter(|known| known.measured);
-        let bandwidth = measured.map_or(seen, |known| known.bandwidth);
+        let bandwidth = match known {
+            Some(known) if known.measured => known.bandwidth,
+            Some(known) => known.bandwidth.max(ASSUMED_BANDWIDTH),
+            None => ASSUMED_BANDWIDTH,
+        };
         // Slow start doubles in each of these but the first.
         let grown = INITIAL_WINDOW_SEGMENTS * SEGMENT_BYTES * (SETTLE_ROUND_TRIPS - 1.0).exp2();
         let windows = ceil(bandwidth * rtt_s / window_bytes.clamp(SEGMENT_BYTES, grown));

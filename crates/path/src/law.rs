@@ -25,10 +25,10 @@ pub(crate) const WIRE_BYTES: f64 = 1538.0;
 /// Data of a PDU (MaxRecvDataSegmentLength as we negotiate it). Its header of 48 bytes is 0.02 % of
 /// that, and left out.
 pub const PDU_BYTES: f64 = 262_144.0;
-/// Cubic's law under random losses with C = 0.4, β = 0.7 and fast convergence, as Linux has it: the
-/// constant is 1.29 without (the case of Poojary and Sharma), and 1.054 with periodic losses (RFC
-/// 9438 §5.1); and the standard deviation of the window over time, relative to its mean. The tests
-/// simulate both.
+/// Cubic's law under random losses with C = 0.4, β = 0.7 and fast convergence, as Linux has it:
+/// the constant is 1.29 without (the case of Poojary and Sharma), and 1.054 with periodic losses
+/// (RFC 9438 §5.1); and the standard deviation of the window over time, relative to its mean. The
+/// tests simulate both.
 const CUBIC: (f64, f64) = (1.19, 0.50);
 /// What remains of a window after a loss: what was known to fit before the last round of slow start
 /// (Jacobson 1988, RFC 5681 §3.2), or with cubic more (RFC 9438 §4.6).
@@ -259,11 +259,12 @@ impl Law {
         }
     }
 
-    /// A window that grows by `alpha` segments in a round trip and keeps `beta` of itself at a loss
-    /// (Ott, Kemperman, Mathis 1996). By the packet its square grows steadily and keeps β²: in the
-    /// steady state it is W² = 2α/p · X, where X is a sum of exponential variables with weights
-    /// β^2k, whose powers have the mean E X^s = Γ(1 + s) ∏ (1 − β^2(k+s)) / (1 − β^2k). A round
-    /// trip has W packets: the mean over time is 1 / E W⁻¹, and that of its square E W / E W⁻¹.
+    /// A window that grows by `alpha` segments in a round trip and keeps `beta` of itself at a
+    /// loss (Ott, Kemperman, Mathis 1996). By the packet its square grows steadily and keeps β²:
+    /// in the steady state it is W² = 2α/p · X, where X is a sum of exponential variables with
+    /// weights β^2k, whose powers have the mean
+    /// E X^s = Γ(1 + s) ∏ (1 − β^2(k+s)) / (1 − β^2k). A round trip has W packets: the mean over
+    /// time is 1 / E W⁻¹, and that of its square E W / E W⁻¹.
     fn aimd(alpha: f64, beta: f64, loss: f64) -> Self {
         let product = |s: f64| {
             let factor =

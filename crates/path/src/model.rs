@@ -420,7 +420,7 @@ impl Model {
         let control = sample.connections.iter().find_map(|one| one.tcp.congestion_control)?;
         let rtt_s = self.last.rtt_s.filter(|rtt_s| *rtt_s > 0.0)?;
         let (cuts, sent) = self.recent.sums(since_s, |one| one.cuts);
-        let least = (cuts - cuts.sqrt()) / sent;
+        let least = (cuts - cuts.sqrt()) / sent.max(cuts);
         (least > 0.0).then(|| Law::of(control, rtt_s, least).window_bytes / rtt_s)
     }
 

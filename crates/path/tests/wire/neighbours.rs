@@ -2,7 +2,7 @@
 
 use crate::flow::Law;
 use crate::link::Line;
-use crate::transfer::{Scenario, Transfer};
+use crate::transfer::Scenario;
 use crate::{GIGABIT, SEEDS, of_seed, plain, run};
 
 /// What one flow beside ours keeps from 20 s after its begin on, for half a minute, and the most
@@ -16,7 +16,7 @@ fn beside(law: Law, rtt_s: f64, flows: Option<usize>) -> (Vec<f64>, f64) {
             let line = Line { rtt_s, ..Line::default() };
             let scenario = Scenario { line, other: Some((begins_s, law)), ..Scenario::default() };
             let (from_s, to_s) = (begins_s + 20.0, begins_s + 50.0);
-            let transfer: Transfer = match flows {
+            let transfer = match flows {
                 Some(flows) => plain(of_seed(scenario, seed), flows, seed, to_s + 0.1),
                 None => run(scenario, seed, to_s + 0.1),
             };
