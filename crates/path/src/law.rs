@@ -263,8 +263,8 @@ impl Law {
     /// loss (Ott, Kemperman, Mathis 1996). By the packet its square grows steadily and keeps β²:
     /// in the steady state it is W² = 2α/p · X, where X is a sum of exponential variables with
     /// weights β^2k, whose powers have the mean
-    /// E X^s = Γ(1 + s) ∏ (1 − β^2(k+s)) / (1 − β^2k). A round trip has W packets: the mean over
-    /// time is 1 / E W⁻¹, and that of its square E W / E W⁻¹.
+    /// E X^s = Γ(1 + s) ∏ (1 − β^2(k+s)) / (1 − β^2k). A round trip has W packets: the
+    /// mean over time is 1 / E W⁻¹, and that of its square E W / E W⁻¹.
     fn aimd(alpha: f64, beta: f64, loss: f64) -> Self {
         let product = |s: f64| {
             let factor =
