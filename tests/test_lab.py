@@ -19,7 +19,7 @@ import pytest
 from conftest import MIB, empty, noise, sha256
 from support.processes import that_name, until
 
-from enkaku_lab import commands, curves, docs, experiments, path_gate, process, report, runner, wan
+from enkaku_lab import commands, curves, docs, experiments, process, report, runner, wan
 from enkaku_lab.experiment import (
     FILE_BYTES,
     FULL,
@@ -271,9 +271,6 @@ def test_the_slope_is_the_exponent(power: float):
 def test_the_limit_is_the_payload_rate_of_the_line():
     assert Link(rate="1gbit").payload_bits_per_s == pytest.approx(941.48e6, rel=1e-4)
     assert Link(rate="100mbit").payload_bits_per_s == pytest.approx(94.148e6, rel=1e-4)
-    policed = path_gate.Line("policed", Link(rate="1gbit"), policed="100mbit", burst="256k")
-    assert policed.payload_bits_per_s == Link(rate="100mbit").payload_bits_per_s
-    assert policed.options == ["--police", "100mbit,256k"]
 
 
 def test_the_report_is_complete_and_needs_nothing_else(tmp_path: Path):

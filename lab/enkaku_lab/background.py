@@ -13,7 +13,8 @@ from pathlib import Path
 
 from enkaku_lab import machine, policy_run, wan
 from enkaku_lab.experiment import Link
-from enkaku_lab.path_gate import Line, carried, chosen, place
+from enkaku_lab.gate_lines import Line
+from enkaku_lab.path_gate import carried, chosen, place
 from enkaku_lab.peers import need
 from enkaku_lab.process import LabError, Peer, peer
 from enkaku_lab.progress import say
@@ -123,13 +124,13 @@ def _alone(line: Line, write: bool, phase_s: float) -> float:
             server.wait_for_output("listening")
             flow.start()
             time.sleep(phase_s)
-            return flow.bits_per_s() / line.payload_bits_per_s
+            return flow.bits_per_s() / line.payload_bits_per_s(write)
 
 
 def measure(line: Line, write: bool, phase_s: float) -> Seen:
     """The flow alone, then the transfer with the flow beside it for its middle third."""
     seen = Seen(phase_s, flow_alone=_alone(line, write, phase_s))
-    most = line.payload_bits_per_s / 8
+    most = line.payload_bits_per_s(write) / 8
     words = ["--time", f"{3 * phase_s:g}s"]
     with place(line) as (lab, logs):
         flow = Flow(lab, logs, write, phase_s)
@@ -147,7 +148,7 @@ def measure(line: Line, write: bool, phase_s: float) -> Seen:
                 counted, counted_s = bytes_now, at_s
             if not started:
                 raise LabError(f"{line.name}: the transfer ended before the flow could begin")
-            seen.flow_beside = flow.bits_per_s() / line.payload_bits_per_s
+            seen.flow_beside = flow.bits_per_s() / line.payload_bits_per_s(write)
             seen.connections = run.report(END_S)["path"]["connections_wanted"]
     return seen
 

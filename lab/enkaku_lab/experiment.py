@@ -28,7 +28,7 @@ STRETCH = 20
 S0's path, are 50 Mbit/s and 400 ms in the guest: 2.5 MB on their way in both."""
 RATES = {
     **{"20mbit": 20e6, "100mbit": 100e6, "200mbit": 200e6, "500mbit": 500e6},
-    **{"1gbit": 1e9, "10gbit": 10e9},
+    **{"1gbit": 1e9, "4gbit": 4e9, "10gbit": 10e9},
 }
 
 

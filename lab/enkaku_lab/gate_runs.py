@@ -19,7 +19,9 @@ TOLERANCE = 0.02
 LEGEND = """Shares of what the line carries, or its policer lets pass, of TCP payload, as the line counts it; medians, with the
 least and the most where there are several runs. first 20 s: of ours from the start of the process on, its logins among
 them; of TCP (iperf3 -P 16) from its first data on, since it connects its streams one after the other. from 10 s: their second half.
-N: connections wanted at the end. held: the last one is within 2 % of the best of the others, or above, in both."""
+N: connections wanted at the end. held: the last one is within 2 % of the best of the others, or above, in both.
+warm: ours is the second transfer, and remembers what the first has found of the path. busy: two busy loops run beside
+both ends. up: from the initiator to the target the line carries that."""
 PAGE = """# The path's policy beside TCP
 
 Made by `python -m enkaku_lab path-gate --docs docs`; do not edit. `enkaku bench`, 32 × 1 MiB, a disk in memory,

@@ -9,15 +9,16 @@ runs of one line are apart; `--more` adds to them another time.
 
 import argparse
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from enkaku_lab import gate_runs, machine, policy_run, wan
-from enkaku_lab.experiment import Link
+from enkaku_lab.gate_lines import LINES, Line
 from enkaku_lab.gate_runs import Run
 from enkaku_lab.peers import enkaku, iperf3
 from enkaku_lab.process import LabError, peer
@@ -34,53 +35,7 @@ STREAMS = 16
 END_S = 60.0
 IP_SHARE = 1500 / 1448
 """What the emulator counts of a full packet, beside its payload."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """A link, and what else `enkaku wan set` is told about it."""
-
-    name: str
-    link: Link
-    more: tuple[str, ...] = ()
-    policed: str = ""
-    """The rate that a policer lets pass, counted as the line's."""
-    burst: str = ""
-    """What it lets pass at once; the emulator's default where it is empty."""
-
-    @property
-    def payload_bits_per_s(self) -> float:
-        """What passes, of TCP payload: shares are of this."""
-        return replace(self.link, rate=self.policed or self.link.rate).payload_bits_per_s
-
-    @property
-    def options(self) -> list[str]:
-        police = ",".join(filter(None, (self.policed, self.burst)))
-        return [*self.more, *(["--police", police] if police else [])]
-
-
-def _lines() -> dict[str, Line]:
-    plain = [Line(f"rtt-{rtt}", Link(float(rtt))) for rtt in (1, 10, 20, 50, 100, 200, 300)]
-    queues = [Line(f"queue-{n}", Link(50.0, queue_packets=n)) for n in (250, 8000)]
-    far_queues = [Line(f"queue-{n}-far", Link(200.0, queue_packets=n)) for n in (500, 8000)]
-    rates = [Line("100mbit", Link(50.0, rate="100mbit")), Line("20mbit", Link(100.0, rate="20mbit"))]
-    losses = [Line("loss-1e-4", Link(50.0, 1e-4)), Line("loss-1e-3", Link(50.0, 1e-3))]
-    jitter = [
-        Line("jitter-1ms", Link(20.0), ("--jitter", "1ms")),
-        Line("jitter-5ms", Link(50.0), ("--jitter", "5ms")),
-    ]
-    bursts = [Line("bursts", Link(50.0), ("--burst", "1e-5,0.2"))]
-    others = [Line(f"{cc}-{rtt}", Link(float(rtt), cc=cc)) for cc in ("reno", "bbr") for rtt in (20, 100)]
-    policers = [
-        Line("police-50", Link(50.0), policed="200mbit"),
-        Line("police-50-short", Link(50.0), policed="200mbit", burst="256k"),
-        Line("police-20", Link(20.0), policed="500mbit"),
-    ]
-    every = [*plain, *queues, *far_queues, *rates, *losses, *jitter, *bursts, *policers, *others]
-    return {line.name: line for line in every}
-
-
-LINES = _lines()
+BUSY = "while True: pass"
 
 
 @dataclass(frozen=True)
@@ -94,11 +49,13 @@ class Seen:
 
 @contextmanager
 def place(line: Line) -> Iterator[tuple[wan.Lab, Path]]:
-    """The line, set up, and a folder for logs."""
-    with tempfile.TemporaryDirectory() as folder, wan.up(line.link, Path(folder)) as lab:
+    """The line, set up, and a folder for logs; beside its ends whatever keeps the machine busy."""
+    with tempfile.TemporaryDirectory() as folder, wan.up(line.link, Path(folder)) as lab, ExitStack() as beside:
         lab.become(line.link)
         if line.options:
             enkaku.command("wan", "set", lab.name, *line.options)
+        for number in range(line.busy):
+            beside.enter_context(peer([sys.executable, "-c", BUSY], Path(folder) / f"busy-{number}.log"))
         yield lab, Path(folder)
 
 
@@ -108,17 +65,18 @@ def carried(lab: wan.Lab, write: bool) -> float:
     return (shown["bytes"] - shown["queue_bytes"]) / IP_SHARE
 
 
-def _watch(lab: wan.Lab, write: bool, begin_s: float) -> tuple[float, float]:
-    """Bytes per second of a process that was started then: in its first 20 s, and in the second half of them."""
+def _watch(lab: wan.Lab, write: bool, begin_s: float, begin: float = 0.0) -> tuple[float, float]:
+    """Bytes per second of a process that was started then, when so many had left the line: in its first 20 s, and
+    in the second half of them."""
     time.sleep(max(begin_s + STEADY_FROM_S - time.monotonic(), 0.0))
     from_s, before = time.monotonic(), carried(lab, write)
     time.sleep(max(begin_s + FIRST_S - time.monotonic(), 0.0))
     until_s, after = time.monotonic(), carried(lab, write)
-    return after / (until_s - begin_s), (after - before) / (until_s - from_s)
+    return (after - begin) / (until_s - begin_s), (after - before) / (until_s - from_s)
 
 
 def tcp(line: Line, write: bool) -> Seen:
-    most = line.payload_bits_per_s / 8
+    most = line.payload_bits_per_s(write) / 8
     with place(line) as (lab, logs):
         words = ["iperf3", "-s", "-1", "--forceflush", "-p", policy_run.PORT]
         with peer(lab.exec("far", words), logs / "server.log") as server:
@@ -132,11 +90,16 @@ def tcp(line: Line, write: bool) -> Seen:
 
 
 def policy(line: Line, write: bool, name: str) -> Seen:
-    most = line.payload_bits_per_s / 8
-    words = ["--time", f"{FIRST_S + MORE_S:g}s"]
+    most = line.payload_bits_per_s(write) / 8
+    direction, words = "write" if write else "read", ["--time", f"{FIRST_S + MORE_S:g}s"]
     with place(line) as (lab, logs):
-        with policy_run.begun(lab, logs, "write" if write else "read", name, words) as run:
-            first, steady = _watch(lab, write, run.begun_s)
+        memory = logs / "paths" if line.warm else None
+        if line.warm:
+            with policy_run.begun(lab, logs, direction, name, words, memory=memory) as run:
+                run.report(FIRST_S + END_S)
+        before = carried(lab, write)
+        with policy_run.begun(lab, logs, direction, name, words, memory=memory) as run:
+            first, steady = _watch(lab, write, run.begun_s, before)
             path = run.report(FIRST_S + END_S)["path"]
     return Seen(first / most, steady / most, path["connections_wanted"])
 

@@ -52,16 +52,22 @@ def transfer(
 
 @contextmanager
 def begun(
-    lab: wan.Lab, logs: Path, rw: str, policy: str | None, words: list[object], asked: Asked = Asked()
+    lab: wan.Lab,
+    logs: Path,
+    rw: str,
+    policy: str | None,
+    words: list[object],
+    asked: Asked = Asked(),
+    memory: Path | None = None,
 ) -> Iterator[Running]:
-    """It has just begun, over a line that is as it should be; without a policy, in the background."""
+    """It has just begun, over a line that is as it should be; without a policy, in the background. Without a memory it
+    begins as on a new path, whatever ran before."""
     serve = [enkaku.binary(), "serve", "--lun", "mem:1G", "--iqn", enkaku.IQN]
     serve += ["--listen", f"{wan.FAR}:{PORT}"]
     bench = [enkaku.binary(), "bench", disk_url(f"{wan.FAR}:{PORT}", enkaku.IQN, 0), "--json"]
     bench += ["--rw", rw, "--force", "--bs", asked.block, "--depth", asked.depth]
-    # Every run begins as on a new path, whatever ran before.
     chosen = ["--policy", policy] if policy else ["--background"]
-    bench += [*chosen, "--path-memory", "off", *words]
+    bench += [*chosen, "--path-memory", memory or "off", *words]
     with peer(lab.exec("far", serve), logs / "serve.log") as target:
         target.wait_for_output("listening on")
         begun_s = time.monotonic()
