@@ -160,8 +160,8 @@ impl Estimate {
     }
 }
 
-/// A queue that is being emptied: how long it was, and how much less than the line carries was sent
-/// since, both in seconds of the line.
+/// A queue that is being emptied: how long it was, how much less than the line carries was sent
+/// since, both in seconds of the line; and what the line was believed to carry before.
 #[derive(Clone, Copy, Debug)]
 struct Draining {
     queue_s: f64,
@@ -442,7 +442,8 @@ impl Model {
         if is_other || now.queue_s < draining.queue_s / 2.0 {
             *draining = begin;
         }
-        let less = (1.0 - ERROR_SHARE - pace / draining.bandwidth).max(0.0);
+        // What another flow has taken meanwhile was not sent less.
+        let less = (1.0 - ERROR_SHARE - pace / bandwidth).max(0.0);
         draining.drained_s += if now.full { less * dt_s } else { 0.0 };
         // What was sent less in the last round cannot show yet.
         let seen_s = draining.drained_s - less * now.round_s();
@@ -450,7 +451,8 @@ impl Model {
         // would be gone; what is left is the path's. Jitter loses nothing; others' queues do.
         let lately_s = now.t_s - LATELY_S;
         let swings = TARGET_JITTERS * self.recent.jitter_s(lately_s) > now.queue_s / 2.0;
-        let asks = swings && self.ask_at_s.is_none() && self.recent.loss(lately_s) <= 0.0;
+        let loses = self.recent.loss(lately_s) > 0.0;
+        let asks = swings && self.ask_at_s.is_none() && !loses;
         let most_s = if asks { draining.queue_s } else { DRAINED_S.min(1.5 * draining.queue_s) };
         if seen_s <= most_s {
             now.asks = asks;
@@ -459,13 +461,15 @@ impl Model {
         if !asks && draining.queue_s - now.queue_s > (MORE - 1.0) * seen_s {
             *draining = begin;
         } else {
-            // What was measured behind a queue that is not ours, was not the line.
+            // What was measured behind a longer way or jitter, which lose nothing, was not the line;
+            // behind a queue that others fill it is what they leave.
             let lately = self.recent.since(lately_s).map(|one| one.believed);
-            now.bandwidth = Some(lately.fold(draining.bandwidth, f64::max));
+            let before = lately.fold(draining.bandwidth, f64::max);
+            now.bandwidth = Some(if loses { bandwidth } else { before });
             self.stays_s += now.queue_s;
             (self.draining, self.saturated_since_s) = (None, None);
-            // A longer way or jitter loses nothing; what others fill runs over, and is there again.
-            now.shared = self.recent.loss(lately_s) > 0.0 && self.pause_s > 0.0;
+            // What others fill runs over, and is there again.
+            now.shared = loses && self.pause_s > 0.0;
             self.pause_s = (2.0 * self.pause_s).clamp(ASK_AGAIN_S.0, ASK_AGAIN_S.1);
             self.ask_at_s = Some(now.t_s + self.pause_s);
             now.rtt_s = now.least_rtt_s.map(|least_s| least_s + self.stays_s);

@@ -23,12 +23,16 @@ fn share(transfer: &Transfer) -> f64 {
 #[test]
 fn a_burst_of_losses_is_one_of_few_that_a_window_bears() {
     // As many losses as packets asked for up to 45 connections, at the end that sends.
-    for seed in [1, 3, 5, 7] {
-        let transfer = bursts(0.05, 1e-5, Law::Cubic, seed);
-        let most = transfer.moves.iter().map(|(_, number)| *number).max();
-        let share = share(&transfer);
-        assert!(share >= 0.96 && most <= Some(16), "seed {seed}: {share:.3}, {most:?}");
-    }
+    let runs: Vec<Transfer> =
+        (1..24).step_by(2).map(|s| bursts(0.05, 1e-5, Law::Cubic, s)).collect();
+    let mut most: Vec<u32> =
+        runs.iter().filter_map(|run| run.moves.iter().map(|(_, number)| *number).max()).collect();
+    let mut shares: Vec<f64> = runs.iter().map(share).collect();
+    most.sort_unstable();
+    shares.sort_by(f64::total_cmp);
+    let middle = runs.len() / 2;
+    assert!(shares[0] >= 0.92 && shares[middle] >= 0.97, "{shares:.3?}");
+    assert!(most[middle] <= 12 && most[runs.len() - 1] <= 20, "{most:?}");
 }
 
 #[test]

@@ -29,6 +29,18 @@ fn beside(law: Law, rtt_s: f64, flows: Option<usize>) -> (Vec<f64>, f64) {
     (kept, free)
 }
 
+#[test]
+fn one_cubic_flow_keeps_a_quarter_of_a_long_line_in_the_middle() {
+    // What it took was counted as sent less, so that the queue, which did not empty, was not ours,
+    // and what was believed before it came was believed again: it kept 0.08 (and four plain flows
+    // leave it 0.04 and 0.24).
+    for rtt_s in [0.05, 0.1] {
+        let (kept, free) = beside(Law::Cubic, rtt_s, None);
+        assert!(kept[kept.len() / 2] >= 0.25, "{rtt_s} s: {kept:.2?}");
+        assert!(free <= 0.03, "{rtt_s} s: {free:.3} unused");
+    }
+}
+
 /// `PLAIN=8`: beside so many plain flows.
 #[test]
 #[ignore = "a table to read"]
