@@ -437,8 +437,7 @@ impl Model {
         };
         let begin = Draining { queue_s: now.queue_s, drained_s: 0.0, bandwidth };
         let draining = self.draining.get_or_insert(begin);
-        let before = self.last.bandwidth.unwrap_or(bandwidth);
-        let is_other = bandwidth < (1.0 - OTHER_SHARE) * before;
+        let is_other = self.last.bandwidth.is_some_and(|was| bandwidth < (1.0 - OTHER_SHARE) * was);
         if is_other || now.queue_s < draining.queue_s / 2.0 {
             *draining = begin;
         }
