@@ -460,8 +460,8 @@ impl Model {
         if !asks && draining.queue_s - now.queue_s > (MORE - 1.0) * seen_s {
             *draining = begin;
         } else {
-            // What was measured behind a longer way or jitter, which lose nothing, was not the line;
-            // behind a queue that others fill it is what they leave.
+            // What was measured behind a longer way or jitter, which lose nothing, was not the
+            // line. Behind a queue that others fill it is what they leave.
             let lately = self.recent.since(lately_s).map(|one| one.believed);
             let before = lately.fold(draining.bandwidth, f64::max);
             now.bandwidth = Some(if loses { bandwidth } else { before });
