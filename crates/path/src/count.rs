@@ -276,10 +276,7 @@ impl Count {
             Mode::Grow { below } if now.losses_limit => self.judge_lossy(now, carried, below),
             Mode::Grow { below } => {
                 let could = f64::from(self.n) / f64::from(below.n) - 1.0;
-                // No step brings more than the line lacked.
-                let lacked = now.measured_bandwidth().map(|line| line / below.carried - 1.0);
-                let lacked = lacked.filter(|lacked| *lacked > MARGIN - 1.0).unwrap_or(could);
-                let share = (carried / below.carried - 1.0) / could.min(lacked);
+                let share = (carried / below.carried - 1.0) / could;
                 if share < MORE - 1.0 {
                     self.n_before(below.n, carried, now);
                 } else if now.line || share < GAIN_SHARE {
