@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from support.processes import until
 
-from enkaku_lab import path_gate
+from enkaku_lab import REPOSITORY, gate_runs, path_gate
 from enkaku_lab.experiment import Link
 from enkaku_lab.gate_lines import LINES, Line
 from enkaku_lab.process import LabError
@@ -24,9 +24,9 @@ def test_shares_are_of_what_passes():
     assert uneven.options == ["--rate", "100mbit:1gbit"]
 
 
-def test_lines_are_found_by_their_names():
-    assert all(line.name == name for name, line in LINES.items())
-    assert len(set(LINES.values())) == len(LINES)
+def test_the_committed_page_has_every_line_in_both_directions():
+    runs = gate_runs.read(REPOSITORY / "docs" / "path-gate.csv")
+    assert {(run.line, run.dir) for run in runs} == {(name, way) for name in LINES for way in ("read", "write")}
 
 
 def test_what_keeps_the_machine_busy_ends_with_the_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

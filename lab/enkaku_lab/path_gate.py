@@ -94,7 +94,7 @@ def policy(line: Line, write: bool, name: str) -> Seen:
     direction, words = "write" if write else "read", ["--time", f"{FIRST_S + MORE_S:g}s"]
     with place(line) as (lab, logs):
         memory = logs / "paths" if line.warm else None
-        if line.warm:
+        if memory:
             with policy_run.begun(lab, logs, direction, name, words, memory=memory) as run:
                 run.report(FIRST_S + END_S)
         before = carried(lab, write)

@@ -462,9 +462,10 @@ impl Model {
         } else {
             // What was measured behind a longer way or jitter, which lose nothing, was not the
             // line. Behind a queue that others fill it is what they leave.
-            let lately = self.recent.since(lately_s).map(|one| one.believed);
-            let before = lately.fold(draining.bandwidth, f64::max);
-            now.bandwidth = Some(if loses { bandwidth } else { before });
+            if !loses {
+                let lately = self.recent.since(lately_s).map(|one| one.believed);
+                now.bandwidth = Some(lately.fold(draining.bandwidth, f64::max));
+            }
             self.stays_s += now.queue_s;
             (self.draining, self.saturated_since_s) = (None, None);
             // What others fill runs over, and is there again.
